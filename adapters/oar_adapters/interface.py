@@ -1,0 +1,350 @@
+"""What an owner's adapter publishes, what it can evaluate, and how it is asked.
+
+The shape follows SQL/MED foreign-data wrappers: an adapter publishes a schema and never rows,
+says which predicates it evaluates with PostgreSQL's meaning, and runs one authorised query at a
+time inside a read-only snapshot.
+
+Values travel as *cells*: ``None`` for NULL, otherwise the bytes PostgreSQL itself would put on
+the wire, in the binary format for the types in :data:`BINARY_TYPES` and in the text format (UTF-8)
+for every other type. Two adapters that publish the same type therefore produce the same bytes
+for the same value (``numeric`` may differ in its display scale only), and nothing between an
+owner and the hub has to decode a value.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+if TYPE_CHECKING:
+    from oar_adapters.authorized import Authorized
+
+Cell = bytes | None
+
+BINARY_TYPES: Final = frozenset(
+    {
+        "smallint",
+        "integer",
+        "bigint",
+        "real",
+        "double precision",
+        "numeric",
+        "boolean",
+        "text",
+        "character varying",
+        "character",
+        "uuid",
+        "date",
+        "time without time zone",
+        "timestamp without time zone",
+        "timestamp with time zone",
+        "bytea",
+    }
+)
+"""Base types (``format_type`` names without modifiers) whose cells use PostgreSQL's binary format.
+
+The binary format of these has been stable since PostgreSQL 8.4 and carries no OID of the sender.
+"""
+
+
+def base_type(type_name: str) -> str:
+    """Return a ``format_type`` name without its modifier: ``numeric(10,2)`` → ``numeric``.
+
+    ``timestamp(3) with time zone`` → ``timestamp with time zone``.
+    """
+    head, bracket, tail = type_name.partition("(")
+    if not bracket:
+        return type_name
+    return (head + tail.partition(")")[2]).strip()
+
+
+def is_binary(type_name: str) -> bool:
+    """Tell whether cells of this type are in PostgreSQL's binary format (else text)."""
+    return base_type(type_name) in BINARY_TYPES
+
+
+class Agreement(enum.Enum):
+    """How far an owner's ``column = constant`` agrees with PostgreSQL's on the published type."""
+
+    EXACT = "exact"
+    """The same rows."""
+    SUPERSET = "superset"
+    """At least the same rows (a case-insensitive or padded collation): fine for ``=`` and ``IN``,
+    never under a negation (rules R44, R45)."""
+    NONE = "none"
+    """Unknown: nothing on this column is evaluated by the owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One published column.
+
+    ``type`` is the hub's ``format_type`` name. ``source_name`` is the owner's own spelling.
+    ``not_null`` only where the owner enforces it over all rows. ``ordered`` says that the
+    owner's ``<`` can be made to agree with the hub's (numbers, dates; text compared by bytes).
+    """
+
+    name: str
+    type: str
+    source_name: str
+    not_null: bool = False
+    comment: str | None = None
+    equality: Agreement = Agreement.NONE
+    ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One published table or view. Keys name published columns; only enforced ones are listed.
+
+    ``row_estimate`` is in rows, from the owner's statistics.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    source_name: str
+    source_schema: str | None = None
+    primary_key: tuple[str, ...] = ()
+    unique_keys: tuple[tuple[str, ...], ...] = ()
+    row_estimate: float = 1000.0
+    comment: str | None = None
+
+    def column(self, name: str) -> Column:
+        """Return the column of that published name. Raises ``KeyError`` when there is none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSchema:
+    """All an owner publishes at one moment."""
+
+    tables: tuple[Table, ...]
+
+
+# --- predicates -----------------------------------------------------------------------------
+
+
+ComparisonOperator = Literal["=", "<>", "<", "<=", ">", ">="]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``column op value``; ``value`` in PostgreSQL's text format, of type ``type``."""
+
+    column: str
+    op: ComparisonOperator
+    value: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """``column IN (values)``; values in text format, none of them NULL."""
+
+    column: str
+    values: tuple[str, ...]
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class NullTest:
+    """``column IS NULL``, or ``IS NOT NULL`` when ``negated``."""
+
+    column: str
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PatternMatch:
+    """``column LIKE pattern`` with backslash as the escape, ``NOT LIKE`` when ``negated``."""
+
+    column: str
+    pattern: str
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """Conjunction."""
+
+    arguments: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """Disjunction."""
+
+    arguments: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """Negation, with SQL's three-valued meaning."""
+
+    argument: Predicate
+
+
+Predicate = Comparison | Membership | NullTest | PatternMatch | And | Or | Not
+
+
+# --- queries --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFilter:
+    """``column IN (keys)``: the semi-join pushed to an owner.
+
+    ``keys`` are distinct, non-NULL cells of type ``type``, in the format ``is_binary(type)``
+    names. An adapter compares them by value in that type, however many there are (one array, a
+    temporary table, or chunks under the same snapshot: rule R34).
+    """
+
+    column: str
+    type: str
+    keys: tuple[bytes, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Rows of one table: these columns, where all predicates and key filters hold.
+
+    ``columns`` may be empty: then only the number of rows matters. ``limit`` is a number of rows
+    past which the adapter may stop (the cap plus one: whoever asks treats reaching it as a
+    failure, never as an answer).
+    """
+
+    table: Table
+    columns: tuple[Column, ...]
+    predicates: tuple[Predicate, ...] = ()
+    key_filters: tuple[KeyFilter, ...] = ()
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One column of a whole statement's result, in the hub's types."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A whole SELECT the owner evaluates by itself.
+
+    ``sql`` is PostgreSQL's dialect with the owner's own table and column names, quoted, and no
+    parameters. ``outputs`` are the types the answer has to have.
+    """
+
+    sql: str
+    tables: tuple[Table, ...]
+    outputs: tuple[Output, ...]
+    limit: int | None = None
+
+
+Query = Scan | Statement
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some rows of an answer, column by column, in the order the query names its columns."""
+
+    columns: Sequence[Sequence[Cell]] = field(repr=False)
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an adapter's whole-statement evaluation agrees with PostgreSQL on.
+
+    ``statements`` is false where statements never go whole. ``functions`` and ``aggregates`` are
+    PostgreSQL's names; ``text_order`` says that ORDER BY, min, max and ranges on text follow the
+    order of UTF-8 bytes (the hub's ``C.UTF-8``).
+    """
+
+    dialect: str
+    statements: bool = False
+    functions: frozenset[str] = frozenset()
+    aggregates: frozenset[str] = frozenset()
+    text_order: bool = False
+
+
+class OwnerErrorKind(enum.Enum):
+    """Why an owner gave no answer."""
+
+    UNREACHABLE = "unreachable"
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
+    """The owner's database reported an error."""
+    WRONG_VALUE = "wrong value"
+    """The owner sent a value that is not of the published type."""
+    SCHEMA_CHANGED = "schema changed"
+    """A published table or column is no longer there, or has another type."""
+
+
+class OwnerError(Exception):
+    """An owner failed. ``sqlstate`` is the owner's, where it has one.
+
+    The message never carries the owner's own error text: that can quote rows.
+    """
+
+    def __init__(self, kind: OwnerErrorKind, what: str, sqlstate: str | None = None) -> None:
+        super().__init__(what)
+        self.kind = kind
+        self.what = what
+        self.sqlstate = sqlstate
+
+
+class Snapshot(Protocol):
+    """One consistent read-only view of an owner's data; queries run one after another."""
+
+    def run(self, query: Authorized) -> AsyncIterator[Batch]:
+        """Stream the rows. Raises :class:`OwnerError`; cancelling the task cancels the query."""
+        ...
+
+
+class Adapter(Protocol):
+    """One owner, reached through one technology."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can evaluate."""
+        ...
+
+    async def schema(self) -> OwnerSchema:
+        """Read what the owner publishes now. Raises :class:`OwnerError`."""
+        ...
+
+    def supports(self, table: Table, predicate: Predicate) -> bool:
+        """Tell whether the owner keeps at least the rows PostgreSQL would keep (principle P1)."""
+        ...
+
+    def supports_statement(self, statement: Statement) -> bool:
+        """Tell whether the owner's answer to the whole statement equals PostgreSQL's."""
+        ...
+
+    def render(self, query: Query) -> str:
+        """Return the SQL sent, in the owner's dialect; keys appear as a placeholder, not values."""
+        ...
+
+    def snapshot(self, timeout: float) -> AbstractAsyncContextManager[Snapshot]:
+        """Open a snapshot that lives at most ``timeout`` seconds. Raises :class:`OwnerError`."""
+        ...
+
+    async def close(self) -> None:
+        """Release every connection and thread."""
+        ...
+
+
+class AdapterFactory(Protocol):
+    """What an ``oar.adapters`` entry point names. It must not contact the owner yet."""
+
+    def __call__(self, url: str, options: Mapping[str, str]) -> Adapter:
+        """Make the adapter of one owner. Raises ``ValueError`` for an unusable URL or option."""
+        ...

@@ -1,0 +1,150 @@
+"""The published catalog: every owner's visible tables under the names clients use.
+
+Pure values. `build` merges what owners publish with what their policies hide; `hub.publication`
+writes the result into the hub.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from oar_adapters.interface import OwnerSchema, Table
+
+TableName = tuple[str, str]
+"""Schema and name of a published table, as the hub spells them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedColumn:
+    """One column as clients see it; ``type`` is the hub's ``format_type`` name."""
+
+    name: str
+    type: str
+    not_null: bool
+    comment: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """An owner of (some of) a table's rows, with the table as that owner publishes it."""
+
+    owner: str
+    table: Table
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table clients see. More than one holder: its rows are split between them."""
+
+    schema: str
+    name: str
+    columns: tuple[PublishedColumn, ...]
+    holders: tuple[Holder, ...]
+    planning_name: str
+    primary_key: tuple[str, ...] = ()
+    unique_keys: tuple[tuple[str, ...], ...] = ()
+    comment: str | None = None
+
+    @property
+    def key(self) -> TableName:
+        """Schema and name."""
+        return (self.schema, self.name)
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """The holders' names, in the order of the configuration."""
+        return tuple(holder.owner for holder in self.holders)
+
+    @property
+    def row_estimate(self) -> float:
+        """Rows over all holders, from their statistics."""
+        return sum(holder.table.row_estimate for holder in self.holders)
+
+    def column(self, name: str) -> PublishedColumn:
+        """Return the column of that name. Raises ``KeyError``."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All published tables at one moment. ``version`` changes when anything published does."""
+
+    tables: Mapping[TableName, PublishedTable] = field(default_factory=dict)
+
+    @cached_property
+    def version(self) -> str:
+        """A digest of names, types, keys, comments and holders (not of row estimates)."""
+        digest = hashlib.sha256()
+        for key in sorted(self.tables):
+            table = self.tables[key]
+            digest.update(
+                repr(
+                    (
+                        key,
+                        table.columns,
+                        table.owners,
+                        table.primary_key,
+                        table.unique_keys,
+                        table.comment,
+                    )
+                ).encode()
+            )
+        return digest.hexdigest()[:16]
+
+    @cached_property
+    def schemas(self) -> tuple[str, ...]:
+        """Published schemas in the order of the configuration."""
+        return tuple(dict.fromkeys(schema for schema, _ in self.tables))
+
+
+class CatalogConflict(ValueError):
+    """Two owners publish one table with different columns."""
+
+
+def build(published: Sequence[tuple[str, str, OwnerSchema]]) -> Catalog:
+    """Merge owners' schemas: ``(owner, schema name, what it publishes and policy leaves visible)``.
+
+    Two owners that publish the same table into the same schema split its rows. A key each of
+    them enforces is not a key over their union, so a split table keeps none (design decision 3).
+    Raises :class:`CatalogConflict` when their columns differ.
+    """
+    holders: dict[TableName, list[Holder]] = {}
+    for owner, schema, content in published:
+        for table in content.tables:
+            holders.setdefault((schema, table.name), []).append(Holder(owner, table))
+    tables: dict[TableName, PublishedTable] = {}
+    for number, ((schema, name), parts) in enumerate(holders.items(), start=1):
+        first = parts[0].table
+        shape = [(c.name, c.type) for c in first.columns]
+        for part in parts[1:]:
+            if [(c.name, c.type) for c in part.table.columns] != shape:
+                raise CatalogConflict(
+                    f"table {schema}.{name} of owner {part.owner}: "
+                    f"columns differ from those of owner {parts[0].owner}"
+                )
+        split = len(parts) > 1
+        tables[(schema, name)] = PublishedTable(
+            schema=schema,
+            name=name,
+            columns=tuple(
+                PublishedColumn(
+                    column.name,
+                    column.type,
+                    all(part.table.columns[i].not_null for part in parts),
+                    next((c for p in parts if (c := p.table.columns[i].comment)), None),
+                )
+                for i, column in enumerate(first.columns)
+            ),
+            holders=tuple(parts),
+            planning_name=f"t{number}",
+            primary_key=() if split else first.primary_key,
+            unique_keys=() if split else first.unique_keys,
+            comment=next((part.table.comment for part in parts if part.table.comment), None),
+        )
+    return Catalog(tables)

@@ -1,0 +1,135 @@
+"""Every error a client can meet, each with PostgreSQL's own SQLSTATE.
+
+The message says what failed, on one line in lower case; the detail says whose limit or rule; the
+hint says what to do. None of them carries a row, a hidden name or a credential.
+"""
+
+from __future__ import annotations
+
+
+class OarError(Exception):
+    """An error on its way to a client. ``sqlstate`` is kept on the class."""
+
+    sqlstate: str = "XX000"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        detail: str | None = None,
+        hint: str | None = None,
+        position: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+        self.position = position
+
+
+class InternalError(OarError):
+    """A fault of the proxy itself."""
+
+    sqlstate = "XX000"
+
+
+class ProtocolViolation(OarError):
+    """The client's bytes break the protocol."""
+
+    sqlstate = "08P01"
+
+
+class TooManyConnections(OarError):
+    """No place for another client."""
+
+    sqlstate = "53300"
+
+
+class FeatureNotSupported(OarError):
+    """A statement form that has no meaning across owners, or is not supported yet."""
+
+    sqlstate = "0A000"
+
+
+class InsufficientPrivilege(OarError):
+    """A policy denies it."""
+
+    sqlstate = "42501"
+
+
+class ReadOnly(OarError):
+    """A write to an owner's table."""
+
+    sqlstate = "25006"
+
+
+class QueryCanceled(OarError):
+    """Cancelled by the client, or out of time."""
+
+    sqlstate = "57014"
+
+
+class ShuttingDown(OarError):
+    """The proxy is stopping."""
+
+    sqlstate = "57P01"
+
+
+class LimitExceeded(OarError):
+    """A limit of an owner or of the proxy was reached; nothing partial is returned."""
+
+    sqlstate = "54000"
+
+
+class OwnerFault(OarError):
+    """An owner's database failed, or sent what it should not."""
+
+    sqlstate = "HV000"
+
+
+class OwnerUnreachable(OarError):
+    """No connection to an owner."""
+
+    sqlstate = "HV00N"
+
+
+class OwnerWrongValue(OarError):
+    """An owner sent a value that is not of the type it published."""
+
+    sqlstate = "HV004"
+
+
+class OwnerSchemaChanged(OarError):
+    """A published table or column is no longer what the catalog says."""
+
+    sqlstate = "HV00R"
+
+
+class LedgerUnavailable(OarError):
+    """The ledger could not be written, so nothing was disclosed."""
+
+    sqlstate = "58030"
+
+
+class Unanswerable(OarError):
+    """The question cannot be answered from what is published."""
+
+    sqlstate = "OA001"
+
+
+class NeedsClarification(OarError):
+    """The question has more than one reading."""
+
+    sqlstate = "OA002"
+
+
+class NoValidDraft(OarError):
+    """The drafter's SQL did not fit the catalog, even after repairs."""
+
+    sqlstate = "OA003"
+
+
+class DrafterUnavailable(OarError):
+    """The model could not be reached."""
+
+    sqlstate = "OA004"

@@ -1,0 +1,124 @@
+"""The seam between a client's session and everything that makes a statement ours.
+
+The session speaks the protocol and owns the client's hub connection; what is behind this seam
+understands statements, asks owners and says what the hub has to evaluate. Neither knows how the
+other does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from oar_adapters.interface import Cell
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a Bind message: its type (0: not said), format (0 text, 1 binary), cell."""
+
+    oid: int
+    format: int
+    cell: Cell = field(repr=False)
+
+
+class HubLink(Protocol):
+    """The session's own hub connection, for the proxy's questions about that session."""
+
+    async def query(self, sql: str, parameters: Sequence[Parameter] = ()) -> list[tuple[Cell, ...]]:
+        """Run one statement in the client's session, in order with what the client sent before.
+
+        Returns the rows as text cells. Raises :class:`HubRejected` when the hub reports an error
+        (the session's transaction is then as the hub says) or skips to the client's next Sync.
+        """
+        ...
+
+    async def check(self, sql: str, parameter_oids: Sequence[int] = ()) -> tuple[int, ...]:
+        """Parse, Bind (all parameters NULL) and Close, without executing: names and privileges.
+
+        Returns the parameter types the hub inferred. Raises :class:`HubRejected`.
+        """
+        ...
+
+    def notice(self, message: str, *, detail: str | None = None) -> None:
+        """Send the client a NOTICE now."""
+        ...
+
+
+class HubRejected(Exception):
+    """The hub reported an error for a question of the proxy's: it is the client's answer.
+
+    ``response`` is the hub's ErrorResponse message as it came, empty when the hub was already
+    skipping to the next Sync.
+    """
+
+    def __init__(self, response: bytes) -> None:
+        super().__init__("the hub reported an error")
+        self.response = response
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One statement of a query string. ``suspect``: it may be ours, ask `Federation.prepare`."""
+
+    text: str
+    suspect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A statement that is ours.
+
+    ``guard_sql`` is what the hub parses in its place: same parameters, same columns, and it
+    raises if it is ever executed. ``statement`` is opaque to the session.
+    """
+
+    guard_sql: str
+    statement: object = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What the hub executes in place of the guard.
+
+    ``sql`` takes the client's parameters first (as many as the guard has, when
+    ``client_parameters``), then ``parameters``.
+    """
+
+    sql: str
+    parameters: tuple[Parameter, ...] = ()
+    client_parameters: bool = True
+
+
+class Federation(Protocol):
+    """What a session asks about statements."""
+
+    def suspect(self, text: bytes) -> bool:
+        """Tell cheaply whether a query string may hold a statement of ours (false alarms only)."""
+        ...
+
+    def split(self, text: str) -> Sequence[Piece] | None:
+        """Split a query string into statements; None when the hub has to judge it (syntax error).
+
+        A string that is nothing but a comment ``/* oar: question */`` is one suspect piece.
+        """
+        ...
+
+    async def prepare(
+        self, text: str, link: HubLink, parameter_oids: Sequence[int] = ()
+    ) -> Prepared | None:
+        """Decide whether a statement is ours; no owner is contacted. None: pass it through.
+
+        Raises ``OarError`` or :class:`HubRejected`.
+        """
+        ...
+
+    async def execute(
+        self, prepared: Prepared, link: HubLink, parameters: Sequence[Parameter]
+    ) -> Execution:
+        """Ask the owners, under their policies, and return what the hub has to evaluate.
+
+        Cancelling the task stops every owner. Raises ``OarError`` or :class:`HubRejected`.
+        """
+        ...
