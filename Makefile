@@ -1,0 +1,50 @@
+# The commands of this project, the same ones for people and for CI. `make help` lists them.
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check format test bench lock wheel clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv with everything in it; quick when nothing changed
+
+$(STAMP): pyproject.toml requirements.lock scripts/setup
+	@PYTHON='$(PYTHON)' scripts/setup
+	@touch $@
+
+demo: $(STAMP) ## start a marketplace with four owners and ask it questions; ARGS=--once to stop then
+	@$(BIN)/oar demo $(ARGS)
+
+check: $(STAMP) ## lint, format, types, import contracts, lock file
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_lock.py
+
+format: $(STAMP) ## rewrite the sources in the one format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+test: $(STAMP) ## run the tests; ARGS="-k name" for some of them
+	$(BIN)/pytest $(ARGS)
+
+bench: $(STAMP) ## run a benchmark: ARGS="…", see oar bench --help
+	@$(BIN)/oar bench $(ARGS)
+
+# --universal: one lock for every platform and Python version that the package supports.
+lock: $(STAMP) ## write requirements.lock anew from pyproject.toml
+	$(BIN)/python -m pip install --quiet 'uv>=0.8,<1'
+	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' \
+	  --format requirements.txt --output-file requirements.lock --quiet $(ARGS)
+
+wheel: $(STAMP) ## build dist/oar-*.whl
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+clean: ## remove .venv, caches and build results (not oar-data)
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
