@@ -1,0 +1,218 @@
+"""The drafter that asks a language model through litellm: any provider, or a local server.
+
+The only module that imports litellm, and only when a call is made: the import takes seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import logging
+import os
+import random
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from oar_proxy.catalog import Catalog
+from oar_proxy.drafters import Draft, Failure
+from oar_proxy.errors import DrafterUnavailable, NoValidDraft
+from oar_proxy.prompt import messages
+from oar_proxy.question import Question
+from oar_proxy.settings import DrafterSettings
+
+ATTEMPTS: Final = 3
+"""Calls for one draft: a provider's hiccup passes within two retries or not soon."""
+FIRST_PAUSE: Final = 0.5
+"""Seconds before the first retry; doubled each time, and at most :data:`LONGEST_PAUSE`."""
+LONGEST_PAUSE: Final = 8.0
+"""Seconds; a provider that asks for more (Retry-After) is unavailable to an interactive user."""
+
+
+class ModelDrafter:
+    """Drafts with one configured model."""
+
+    def __init__(self, settings: DrafterSettings, *, first_pause: float = FIRST_PAUSE) -> None:
+        """``settings.model`` is litellm's name of the model, with its provider's prefix."""
+        if not settings.model:
+            raise ValueError("drafter kind litellm needs a model")
+        self._model: Final = settings.model
+        self._settings = settings
+        self._first_pause = first_pause
+        self._imported = asyncio.Lock()
+
+    @property
+    def name(self) -> str:
+        """``litellm:<model>``."""
+        return f"litellm:{self._model}"
+
+    async def propose(
+        self, question: Question, catalog: Catalog, failures: Sequence[Failure]
+    ) -> Draft:
+        """Ask the model.
+
+        Raises ``DrafterUnavailable`` when it cannot be reached, refuses the call or gives no
+        complete reply, ``NoValidDraft`` when the reply is not the JSON object asked for.
+        """
+        litellm = await self._litellm()
+        reply = await self._reply(litellm, question, catalog, failures)
+        answer = parse_reply(reply)
+        if not answer.sql.strip():
+            return Draft(None, self.name, _shown(answer.reason))
+        return Draft(answer.sql.strip(), self.name)
+
+    async def _litellm(self) -> Any:
+        async with self._imported:
+            return await asyncio.to_thread(_import_litellm)
+
+    async def _reply(
+        self, litellm: Any, question: Question, catalog: Catalog, failures: Sequence[Failure]
+    ) -> str:
+        request = self._request(litellm, question, catalog, failures)
+        pause = self._first_pause
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                async with asyncio.timeout(self._settings.timeout):
+                    response = await litellm.acompletion(**request)
+                return _complete_text(response)
+            except _passing(litellm) as error:
+                asked = _retry_after(error)
+                if attempt == ATTEMPTS or asked > LONGEST_PAUSE:
+                    raise self._unavailable(error) from None
+            except litellm.exceptions.ContentPolicyViolationError:
+                raise DrafterUnavailable("the model refused the question") from None
+            except litellm.exceptions.OpenAIError as error:
+                raise self._unavailable(error) from None
+            # Jitter, so that clients stopped by one rate limit do not return together.
+            await asyncio.sleep(max(asked, pause * random.uniform(0.5, 1.0)))  # noqa: S311
+            pause = min(pause * 2, LONGEST_PAUSE)
+        raise AssertionError("unreachable")
+
+    def _request(
+        self, litellm: Any, question: Question, catalog: Catalog, failures: Sequence[Failure]
+    ) -> dict[str, Any]:
+        settings = self._settings
+        request: dict[str, Any] = {
+            "model": self._model,
+            "messages": messages(question.normalised, catalog, failures),
+            "temperature": settings.temperature,
+            "max_tokens": settings.max_output_tokens,
+            "timeout": settings.timeout,
+            "num_retries": 0,
+            "max_retries": 0,
+            # Some models accept a subset only; the prompt asks for the same thing in words.
+            "drop_params": True,
+        }
+        if settings.api_base:
+            request["api_base"] = settings.api_base
+        if settings.api_key:
+            request["api_key"] = settings.api_key.get_secret_value()
+        supported = litellm.get_supported_openai_params(model=self._model) or ()
+        if "response_format" in supported:
+            request["response_format"] = {"type": "json_object"}
+        return request
+
+    def _unavailable(self, error: BaseException) -> DrafterUnavailable:
+        """Say what kind of failure it was: a provider's own text may quote the prompt or a key."""
+        kind = _failure_kind(error)
+        return DrafterUnavailable(
+            f"model {self._model} is unavailable: {kind}",
+            hint="check drafter.model, drafter.api_base and drafter.api_key, or ask again later",
+        )
+
+
+class Answer(BaseModel):
+    """The object the prompt asks for."""
+
+    sql: str
+    reason: str = ""
+
+
+_FENCED: Final = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
+
+
+def parse_reply(reply: str) -> Answer:
+    """Read a model's reply: one JSON object, alone or in one Markdown fence, nothing else.
+
+    Raises ``NoValidDraft``. Searching prose for something like SQL would sooner or later find
+    the wrong thing.
+    """
+    text = reply.strip()
+    if fenced := _FENCED.match(text):
+        text = fenced.group(1)
+    try:
+        return Answer.model_validate(json.loads(text))
+    except (json.JSONDecodeError, ValidationError):
+        raise NoValidDraft(
+            "no valid draft: the model's reply is not the JSON object it was asked for",
+            hint="ask again, or configure a model that follows instructions",
+        ) from None
+
+
+def _complete_text(response: Any) -> str:
+    choice = response.choices[0]
+    if choice.finish_reason == "length":
+        raise DrafterUnavailable(
+            "the model's reply was cut off: drafter.max_output_tokens was reached",
+            hint="raise drafter.max_output_tokens",
+        )
+    if choice.finish_reason == "content_filter" or getattr(choice.message, "refusal", None):
+        raise DrafterUnavailable("the model refused the question")
+    text = choice.message.content
+    if not isinstance(text, str) or not text.strip():
+        raise DrafterUnavailable("the model's reply was empty")
+    return text
+
+
+def _import_litellm() -> Any:
+    # Without this the import fetches a price list over the network.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    litellm: Any = importlib.import_module("litellm")
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    # Its log lines can quote a prompt, and the question is in that; errors reach us as exceptions.
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return litellm
+
+
+def _passing(litellm: Any) -> tuple[type[Exception], ...]:
+    """Return the exceptions that may pass by themselves."""
+    exceptions = litellm.exceptions
+    return (
+        TimeoutError,
+        exceptions.RateLimitError,
+        exceptions.InternalServerError,
+        exceptions.ServiceUnavailableError,
+        exceptions.BadGatewayError,
+        exceptions.APIConnectionError,
+        exceptions.Timeout,
+    )
+
+
+def _retry_after(error: BaseException) -> float:
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    try:
+        return max(0.0, float(headers.get("retry-after", 0)))
+    except ValueError:  # an HTTP date: the own pause will do
+        return 0.0
+
+
+def _failure_kind(error: BaseException) -> str:
+    if isinstance(error, TimeoutError) or type(error).__name__ == "Timeout":
+        return "no reply in time"
+    status = getattr(error, "status_code", None)
+    if type(error).__name__ == "APIConnectionError":
+        return "no connection"
+    return (
+        f"it answered with HTTP status {status}" if isinstance(status, int) else "its call failed"
+    )
+
+
+def _shown(reason: str) -> str:
+    """Return a model's reason for abstaining on one line of bounded length."""
+    text = " ".join(reason.split())
+    return text[:300] if text else "the model finds no answer in what is published"
