@@ -5,16 +5,57 @@ Every field here has its heading in ``docs/operator.md``; a test compares the tw
 
 from __future__ import annotations
 
+import os
+from collections.abc import Hashable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    YamlConfigSettingsSource,
+    SettingsError,
 )
+
+
+class ConfigurationError(Exception):
+    """The configuration cannot be used.
+
+    ``message`` names the file and each field at fault and never quotes a value, which may be a
+    secret; ``hint`` says what to do.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+OwnerName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
+"""Lower case, so that an environment variable (``OAR_OWNERS__NAME__URL``) can name it too."""
+
+
+def _not_reserved(schema: str) -> str:
+    # The hub's own schemas; PostgreSQL keeps pg_ for itself. The length is NAMEDATALEN - 1.
+    if schema in {"oar", "oar_plan", "information_schema"} or schema.startswith("pg_"):
+        raise ValueError("this schema name is reserved")
+    if not 0 < len(schema.encode()) < 64:
+        raise ValueError("a schema name has 1 to 63 bytes")
+    return schema
+
+
+SchemaName = Annotated[str, AfterValidator(_not_reserved)]
 
 
 class _Section(BaseModel):
@@ -55,7 +96,7 @@ class OwnerSettings(_Section):
     """One owner: where it is, the schema its tables are published in, its policy."""
 
     url: SecretStr
-    published_schema: Annotated[str | None, Field(alias="schema")] = None
+    published_schema: Annotated[SchemaName | None, Field(alias="schema")] = None
     """Defaults to the owner's name. Owners that share one split the rows of same-named tables."""
     policy: Path | None = None
     options: dict[str, str] = {}
@@ -96,7 +137,7 @@ class Limits(_Section):
     max_keys: Annotated[int, Field(ge=1)] = 100_000
     """Keys one step may carry to an owner."""
     statement_timeout: Annotated[float, Field(gt=0)] = 300.0
-    """Seconds for the owners' part of a statement; the session's own statement_timeout binds too."""
+    """Seconds for the owners' part of a statement; the session's statement_timeout binds too."""
 
 
 class Settings(BaseSettings):
@@ -108,7 +149,7 @@ class Settings(BaseSettings):
 
     listen: Listen = Listen()
     hub: HubSettings = HubSettings()
-    owners: dict[str, OwnerSettings] = {}
+    owners: dict[OwnerName, OwnerSettings] = {}
     drafter: DrafterSettings = DrafterSettings()
     limits: Limits = Limits()
     catalog_refresh: Annotated[float, Field(gt=0)] = 60.0
@@ -130,8 +171,116 @@ class Settings(BaseSettings):
 
 
 def load(path: Path | None) -> Settings:
-    """Read the configuration file, then the environment.
+    """Read the configuration file, then the environment, which wins.
 
-    Relative paths in the file are relative to the file. Raises ``ConfigurationError``.
+    Relative paths are relative to the file's directory, defaults and the environment's included,
+    so that the working directory does not matter; without a file, to the working directory.
+    Raises :class:`ConfigurationError`.
     """
-    raise NotImplementedError
+    source = "environment" if path is None else str(path)
+    content = {} if path is None else _read(path)
+    _reject_unknown_sections()
+    try:
+        settings = Settings(**content)
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(str(part) for part in fault['loc']) or 'top level'}: {fault['msg'].lower()}"
+            for fault in error.errors(include_url=False, include_context=False, include_input=False)
+        )
+        raise ConfigurationError(
+            f"configuration in {source} is not valid: {faults}",
+            hint="docs/operator.md lists every setting",
+        ) from None
+    except SettingsError as error:
+        # Its text names the field and the source; the value is only in its cause.
+        raise ConfigurationError(
+            f"configuration in the environment is not valid: {error}",
+            hint="a section set as a whole has to be JSON; OAR_SECTION__FIELD sets one field",
+        ) from None
+    return _anchored(settings, Path.cwd() if path is None else path.resolve().parent)
+
+
+class _DuplicateKey(yaml.MarkedYAMLError):
+    pass
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML says that a key stands once in a mapping; PyYAML silently takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise _DuplicateKey(
+                    problem=f"key {key} stands twice", problem_mark=key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)  # noqa: S506 - safe
+    except OSError as error:
+        raise ConfigurationError(
+            f"configuration file {path} cannot be read: {error.strerror}",
+            hint="oar demo writes a complete example; docs/operator.md lists every setting",
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"configuration file {path} is not UTF-8") from None
+    except yaml.YAMLError as error:
+        raise ConfigurationError(
+            f"configuration file {path} is not valid YAML: {_yaml_fault(error)}"
+        ) from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ConfigurationError(f"configuration file {path} is not a mapping of sections")
+    return content
+
+
+def _yaml_fault(error: yaml.YAMLError) -> str:
+    # PyYAML quotes tags and aliases, which an unquoted password that begins with ! or * looks
+    # like; what its scanner says quotes one character at most.
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return "cannot be read"
+    quotable = isinstance(error, (_DuplicateKey, yaml.scanner.ScannerError))
+    text = str(error.problem) if quotable else "cannot be read"
+    mark = error.problem_mark
+    return text if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {text}"
+
+
+def _reject_unknown_sections() -> None:
+    # pydantic-settings ignores variables it does not know. One with the nested delimiter cannot
+    # be anything but a setting, so a misspelt section must not pass for one that was set.
+    for name in os.environ:
+        section, delimiter, _ = name.upper().removeprefix("OAR_").partition("__")
+        if (
+            name.upper().startswith("OAR_")
+            and delimiter
+            and section.lower() not in Settings.model_fields
+        ):
+            raise ConfigurationError(
+                f"environment variable {name} names no setting: no section {section.lower()}",
+                hint="docs/operator.md lists every setting",
+            )
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _anchored(model: _Model, directory: Path) -> _Model:
+    updates: dict[str, object] = {}
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, Path):
+            updates[name] = directory / value
+        elif isinstance(value, BaseModel):
+            updates[name] = _anchored(value, directory)
+        elif isinstance(value, dict):
+            updates[name] = {
+                key: _anchored(item, directory) if isinstance(item, BaseModel) else item
+                for key, item in value.items()
+            }
+    return model.model_copy(update=updates)

@@ -1,0 +1,64 @@
+"""Set-up of the log: structlog to standard error, for a console or as JSON lines.
+
+What goes in is decided where it is logged: one canonical line a statement, and never a question's
+text, a row, a key or a credential above debug.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Final, Literal
+
+import structlog
+
+Level = Literal["debug", "info", "warning", "error"]
+Format = Literal["console", "json"]
+
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+def configure(level: Level, output: Format) -> None:
+    """Set up structlog, and the standard library's logging that the dependencies use.
+
+    Dependencies get a say from warning upwards only: at info some of them log what passes
+    through, rows and prompts included. At debug everything is shown.
+    """
+    threshold = _LEVELS[level]
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if output == "json":
+        finish: list[structlog.typing.Processor] = [
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(ensure_ascii=False),
+        ]
+    else:
+        finish = [
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
+    structlog.configure(
+        processors=[*shared, *finish],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *finish],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(threshold if level == "debug" else max(threshold, logging.WARNING))
