@@ -1,0 +1,341 @@
+"""An owner's YAML, checked field by field, with line and column in every error.
+
+The text is read twice: once as a stream of events, where size, depth, anchors and aliases are
+bounded before anything is built, then as nodes, whose marks place every later error. Nothing is
+constructed from tags, and no default stands in for a field that cannot be understood: a file that
+is not a whole policy is an error, so that a truncated file never opens what it used to hide.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Protocol
+
+import yaml
+
+from oar_policies.model import (
+    ColumnPattern,
+    KeyDisclosure,
+    Mark,
+    OwnerLimits,
+    Policy,
+    TableRule,
+    default_policy,
+)
+from oar_policies.names import split_name
+
+MAX_BYTES: Final = 128 * 1024
+"""Some five thousand grants: beyond what a person reviews, and read in about a second."""
+_MAX_DEPTH: Final = 8
+"""The deepest field (``tables`` → table → ``deny_columns`` → name) is four levels down."""
+_MAX_DIGITS: Final = 18
+"""Every whole number fits PostgreSQL's bigint."""
+_SHOWN: Final = 40
+"""Characters of the file's own text that an error quotes."""
+
+_WHOLE = re.compile(r"0|[1-9][0-9]*")
+"""Plain decimal only: YAML 1.1 would read 010 as eight and 1:30 as ninety."""
+_SECONDS = re.compile(r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
+_TAG = "tag:yaml.org,2002:"
+_KINDS: Final = {"bool": "a boolean", "int": "a number", "float": "a number", "null": "nothing"}
+
+_Fields = dict[str, tuple[yaml.ScalarNode, yaml.Node]]
+
+
+class _YamlMark(Protocol):
+    """What PyYAML's two kinds of marks share; both count from 0."""
+
+    line: int
+    column: int
+
+
+class PolicyError(Exception):
+    """A policy that cannot be used. ``line`` and ``column`` count from 1."""
+
+    def __init__(self, message: str, source: str, line: int, column: int) -> None:
+        super().__init__(f"{source}:{line}:{column}: {message}")
+        self.message = message
+        self.source = source
+        self.line = line
+        self.column = column
+
+
+def load_policies(files: Mapping[str, Path | None]) -> dict[str, Policy]:
+    """Read every owner's file; an owner without one gets `default_policy`.
+
+    Raises :class:`PolicyError` for the first file that cannot be used, so that what is in force
+    is replaced as a whole or not at all.
+    """
+    return {
+        owner: default_policy(owner) if path is None else load_policy(path, owner)
+        for owner, path in files.items()
+    }
+
+
+def load_policy(path: Path, owner: str) -> Policy:
+    """Read one owner's policy file (UTF-8). Raises :class:`PolicyError`."""
+    source = str(path)
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise PolicyError(f"cannot be read: {error.strerror}", source, 1, 1) from error
+    if len(content) > MAX_BYTES:
+        raise PolicyError(f"larger than {MAX_BYTES} bytes", source, 1, 1)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8")
+        raise PolicyError("not UTF-8", source, *_place(before)) from error
+    return parse_policy(text, owner=owner, source=source)
+
+
+def parse_policy(text: str, *, owner: str, source: str) -> Policy:
+    """Read a policy. ``source`` names the text in errors. Raises :class:`PolicyError` only."""
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise PolicyError(f"larger than {MAX_BYTES} bytes", source, 1, 1)
+    reading = _Reading(source)
+    root = reading.compose(text)
+    return reading.policy(root, owner, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def _place(before: str) -> tuple[int, int]:
+    lines = re.split(r"\r\n|[\r\n\x85\u2028\u2029]", before)
+    return len(lines), len(lines[-1]) + 1
+
+
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One text on its way to a policy; knows what to call it in errors."""
+
+    source: str
+
+    # --- from text to nodes ---
+
+    def compose(self, text: str) -> yaml.Node:
+        last = Mark(1, 1)
+        depth = 0
+        try:
+            for event in yaml.parse(text, Loader=yaml.SafeLoader):
+                last = _mark(event.start_mark) if event.start_mark else last
+                depth += _step(event)
+                if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+                    raise self.error(last, "anchors and aliases are not allowed: write it out")
+                if depth > _MAX_DEPTH:
+                    raise self.error(last, "nested too deeply")
+            root = yaml.compose(text, Loader=yaml.SafeLoader)
+        except yaml.reader.ReaderError as error:
+            place = Mark(*_place(text[: error.position]))
+            raise self.error(place, "not YAML: a character that is not allowed") from error
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            reason = " ".join((error.problem or "cannot be read").split())
+            raise self.error(_mark(mark) if mark else last, f"not YAML: {reason}") from error
+        except (ValueError, OverflowError) as error:
+            # PyYAML passes escapes such as "\UFFFFFFFF" to chr() unchecked.
+            raise self.error(last, "not YAML: a number or escape out of range") from error
+        if root is None:
+            raise self.error(Mark(1, 1), "empty: a policy begins with 'version: 1'")
+        return root
+
+    def error(self, mark: Mark, message: str) -> PolicyError:
+        return PolicyError(message, self.source, mark.line, mark.column)
+
+    # --- the fields ---
+
+    def policy(self, root: yaml.Node, owner: str, digest: str) -> Policy:
+        fields = self.fields(root, "a policy", ("version", "limits", "tables", "key_disclosure"))
+        if "version" not in fields:
+            raise self.error(_start(root), "version is missing: a policy begins with 'version: 1'")
+        if self.whole(fields["version"][1], "version", 0) != 1:
+            raise self.error(_start(fields["version"][1]), "version: only 1 is known")
+        limits, tables, grants = map(fields.get, ("limits", "tables", "key_disclosure"))
+        return Policy(
+            owner=owner,
+            source=self.source,
+            digest=digest,
+            limits=self.limits(limits[1]) if limits else OwnerLimits(),
+            tables=self.tables(tables[1]) if tables else MappingProxyType({}),
+            key_disclosure=self.grants(grants[1]) if grants else (),
+        )
+
+    def limits(self, node: yaml.Node) -> OwnerLimits:
+        fields = self.fields(node, "limits", ("max_rows", "timeout", "max_keys_in"))
+        rows, timeout, keys = map(fields.get, ("max_rows", "timeout", "max_keys_in"))
+        return OwnerLimits(
+            max_rows=self.whole(rows[1], "max_rows", 1) if rows else None,
+            timeout=self.seconds(timeout[1], "timeout") if timeout else None,
+            max_keys_in=self.whole(keys[1], "max_keys_in", 0) if keys else None,
+        )
+
+    def tables(self, node: yaml.Node) -> Mapping[str, TableRule]:
+        rules: dict[str, TableRule] = {}
+        for key, value in self.fields(node, "tables", None).values():
+            name = self.name(key, "a table")
+            if name in rules:
+                raise self.error(_start(key), f"table {_quote(name)} stands here twice")
+            rules[name] = self.table(key, value)
+        return MappingProxyType(rules)
+
+    def table(self, key: yaml.ScalarNode, node: yaml.Node) -> TableRule:
+        fields = self.fields(node, "a table", ("deny", "deny_columns"))
+        if len(fields) != 1:
+            raise self.error(
+                _start(node if not fields else fields["deny_columns"][0]),
+                "a table has either deny or deny_columns",
+            )
+        if "deny" in fields:
+            return TableRule(_start(key), deny=self.boolean(fields["deny"][1], "deny"))
+        columns: dict[str, Mark] = {}
+        for item in self.items(fields["deny_columns"][1], "deny_columns"):
+            name = self.name(item, "a column")
+            if name in columns:
+                raise self.error(_start(item), f"column {_quote(name)} stands here twice")
+            columns[name] = _start(item)
+        return TableRule(_start(key), deny_columns=MappingProxyType(columns))
+
+    def grants(self, node: yaml.Node) -> tuple[KeyDisclosure, ...]:
+        return tuple(self.grant(item) for item in self.items(node, "key_disclosure"))
+
+    def grant(self, node: yaml.Node) -> KeyDisclosure:
+        fields = self.fields(node, "a key_disclosure entry", ("column", "to", "max_keys"))
+        for required in ("column", "to"):
+            if required not in fields:
+                raise self.error(_start(node), f"a key_disclosure entry needs {required}")
+        limit = fields.get("max_keys")
+        return KeyDisclosure(
+            mark=_start(node),
+            column=self.pattern(fields["column"][1]),
+            to=self.receivers(fields["to"][1]),
+            max_keys=self.whole(limit[1], "max_keys", 1) if limit else None,
+        )
+
+    def pattern(self, node: yaml.Node) -> ColumnPattern:
+        text = self.text(node, "column")
+        if text == "*":
+            return ColumnPattern(None, None)
+        any_column = text.endswith(".*")
+        parts = self.split(node, text.removesuffix(".*"))
+        if len(parts) != (1 if any_column else 2):
+            raise self.error(
+                _start(node), "column: write table.column, table.* or *, without a schema"
+            )
+        return ColumnPattern(parts[0], None if any_column else parts[1])
+
+    def receivers(self, node: yaml.Node) -> frozenset[str] | None:
+        names: set[str] = set()
+        for item in self.items(node, "to"):
+            name = self.text(item, "an owner")
+            if name in names:
+                raise self.error(_start(item), f"owner {_quote(name)} stands here twice")
+            if not name or not name.isprintable() or ("*" in name and name != "*"):
+                raise self.error(_start(item), "to: write owners' names, or * for any owner")
+            names.add(name)
+        if not names:
+            raise self.error(_start(node), "to names no owner: leave the entry out to deny")
+        return None if "*" in names else frozenset(names)
+
+    # --- shapes ---
+
+    def fields(self, node: yaml.Node, what: str, allowed: Collection[str] | None) -> _Fields:
+        """Read a mapping with text keys, each once; ``allowed`` None takes any key."""
+        if not isinstance(node, yaml.MappingNode) or node.tag != _TAG + "map":
+            raise self.error(_start(node), f"{what}: a mapping is expected")
+        found: _Fields = {}
+        for key, value in node.value:
+            name = self.text(key, "a field")
+            if allowed is not None and name not in allowed:
+                known = ", ".join(allowed)
+                raise self.error(
+                    _start(key), f"{what}: unknown field {_quote(name)} (known: {known})"
+                )
+            if name in found:
+                raise self.error(_start(key), f"{what}: {_quote(name)} stands here twice")
+            found[name] = (key, value)
+        return found
+
+    def items(self, node: yaml.Node, what: str) -> list[yaml.Node]:
+        if not isinstance(node, yaml.SequenceNode) or node.tag != _TAG + "seq":
+            raise self.error(_start(node), f"{what}: a list is expected")
+        return list(node.value)
+
+    def name(self, node: yaml.Node, what: str) -> str:
+        parts = self.split(node, self.text(node, what))
+        if len(parts) != 1:
+            raise self.error(
+                _start(node),
+                f"{what} is one name, without schema or table: quote a name that holds a dot",
+            )
+        return parts[0]
+
+    def split(self, node: yaml.Node, text: str) -> tuple[str, ...]:
+        try:
+            return split_name(text)
+        except ValueError as error:
+            raise self.error(_start(node), f"{_quote(text)}: {error}") from error
+
+    def text(self, node: yaml.Node, what: str) -> str:
+        if isinstance(node, yaml.ScalarNode):
+            if node.tag == _TAG + "str":
+                return str(node.value)
+            kind = _KINDS.get(node.tag.removeprefix(_TAG))
+            if kind is not None:
+                raise self.error(
+                    _start(node),
+                    f"{what}: YAML reads {_quote(node.value)} as {kind}: put it in quotes",
+                )
+        raise self.error(_start(node), f"{what}: text is expected")
+
+    def boolean(self, node: yaml.Node, what: str) -> bool:
+        if isinstance(node, yaml.ScalarNode) and node.tag == _TAG + "bool":
+            return str(node.value).lower() in ("true", "yes", "on")
+        raise self.error(_start(node), f"{what}: true or false is expected")
+
+    def whole(self, node: yaml.Node, what: str, minimum: int) -> int:
+        value = self.plain(node, _WHOLE)
+        if value is None or int(value) < minimum:
+            raise self.error(
+                _start(node),
+                f"{what}: a whole number of at least {minimum} is expected, in plain digits",
+            )
+        return int(value)
+
+    def seconds(self, node: yaml.Node, what: str) -> float:
+        value = self.plain(node, _SECONDS)
+        if value is None or float(value) <= 0:
+            raise self.error(
+                _start(node), f"{what}: seconds, more than 0, in plain digits are expected"
+            )
+        return float(value)
+
+    def plain(self, node: yaml.Node, pattern: re.Pattern[str]) -> str | None:
+        """Return the digits of an unquoted number, None for anything else."""
+        if not isinstance(node, yaml.ScalarNode) or node.style is not None:
+            return None
+        value = str(node.value)
+        if node.tag not in (_TAG + "int", _TAG + "float") or len(value) > _MAX_DIGITS:
+            return None
+        return value if pattern.fullmatch(value) else None
+
+
+def _step(event: yaml.Event) -> int:
+    if isinstance(event, yaml.CollectionStartEvent):
+        return 1
+    return -1 if isinstance(event, yaml.CollectionEndEvent) else 0
+
+
+def _mark(mark: _YamlMark) -> Mark:
+    return Mark(mark.line + 1, mark.column + 1)
+
+
+def _start(node: yaml.Node) -> Mark:
+    return _mark(node.start_mark)

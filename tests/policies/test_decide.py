@@ -1,0 +1,111 @@
+import pytest
+from oar_policies.decide import (
+    column_visible,
+    decide_column,
+    decide_edge,
+    decide_keys_in,
+    table_visible,
+    unmatched,
+)
+from oar_policies.model import default_policy
+from oar_policies.parse import parse_policy
+
+POLICY = parse_policy(
+    """\
+version: 1
+limits: {max_keys_in: 10}
+tables:
+  salaries: {deny: true}
+  deliveries: {deny_columns: [phone]}
+  '"Odd.Name"': {deny_columns: ['"A b"']}
+  open: {deny: false}
+key_disclosure:
+  - {column: deliveries.order_id, to: [marketing], max_keys: 5}
+  - {column: deliveries.*, to: [marketing, finance], max_keys: 50}
+  - {column: salaries.*, to: ["*"]}
+  - {column: "*", to: [audit]}
+  - {column: routes.id, to: ["*"], max_keys: 7}
+""",
+    owner="logistics",
+    source="logistics.yaml",
+)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "permit", "rule"),
+    [
+        ("deliveries", "order_id", True, "logistics/default permit"),
+        ("deliveries", "phone", False, "logistics/tables.deliveries.deny_columns"),
+        ("deliveries", "Phone", True, "logistics/default permit"),
+        ("salaries", "amount", False, "logistics/tables.salaries.deny"),
+        ("Odd.Name", "A b", False, 'logistics/tables."Odd.Name".deny_columns'),
+        ("Odd.Name", "a b", True, "logistics/default permit"),
+        ("open", "x", True, "logistics/default permit"),
+        ("never named", "x", True, "logistics/default permit"),
+    ],
+)
+def test_columns(table, column, permit, rule):
+    decision = decide_column(POLICY, table, column)
+    assert (decision.permit, decision.rule) == (permit, rule)
+    assert column_visible(POLICY, table, column) is permit
+
+
+@pytest.mark.parametrize(
+    ("table", "visible"),
+    [("salaries", False), ("deliveries", True), ("open", True), ("never named", True)],
+)
+def test_tables(table, visible):
+    assert table_visible(POLICY, table) is visible
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "receiver", "permit", "rule", "max_keys"),
+    [
+        # The first match decides, whatever a later one would grant.
+        ("deliveries", "order_id", "marketing", True, "key_disclosure[0]", 5),
+        ("deliveries", "order_id", "finance", True, "key_disclosure[1]", 50),
+        ("deliveries", "city", "marketing", True, "key_disclosure[1]", 50),
+        ("deliveries", "city", "audit", True, "key_disclosure[3]", None),
+        ("routes", "id", "audit", True, "key_disclosure[3]", None),
+        ("routes", "id", "marketing", True, "key_disclosure[4]", 7),
+        # Deny is the default, and wins over any grant.
+        ("routes", "city", "marketing", False, "default deny", None),
+        ("deliveries", "order_id", "Marketing", False, "default deny", None),
+        ("Deliveries", "order_id", "marketing", False, "default deny", None),
+        ("deliveries", "phone", "marketing", False, "tables.deliveries.deny_columns", None),
+        ("salaries", "id", "audit", False, "tables.salaries.deny", None),
+    ],
+)
+def test_edges(table, column, receiver, permit, rule, max_keys):
+    decision = decide_edge(POLICY, table=table, column=column, receiver=receiver)
+    assert (decision.permit, decision.rule, decision.max_keys) == (
+        permit,
+        f"logistics/{rule}",
+        max_keys,
+    )
+
+
+@pytest.mark.parametrize(("count", "permit"), [(0, True), (10, True), (11, False)])
+def test_keys_in(count, permit):
+    decision = decide_keys_in(POLICY, count)
+    assert (decision.permit, decision.rule) == (permit, "logistics/limits.max_keys_in")
+
+
+def test_without_a_file_everything_is_readable_and_no_key_leaves():
+    policy = default_policy("logistics")
+    assert table_visible(policy, "salaries")
+    assert column_visible(policy, "deliveries", "phone")
+    edge = decide_edge(policy, table="deliveries", column="order_id", receiver="marketing")
+    assert (edge.permit, edge.rule) == (False, "logistics/default deny")
+    assert decide_keys_in(policy, 10**9).permit
+
+
+def test_names_that_match_nothing_published_are_listed_with_their_place():
+    found = unmatched(POLICY, {"deliveries": ["order_id", "phone"], "open": [], "routes": ["no"]})
+    assert [(u.name, u.mark.line) for u in found] == [
+        ("salaries", 4),
+        ('"Odd.Name"', 6),
+        ('"Odd.Name"."A b"', 6),
+        ("salaries", 11),
+        ("routes.id", 13),
+    ]
