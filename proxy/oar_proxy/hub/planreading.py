@@ -1,0 +1,353 @@
+"""What the hub's own planner says about a statement: scans, their conditions, and key edges.
+
+Reads ``EXPLAIN (VERBOSE, FORMAT JSON)`` of the statement over the empty planning tables, in which
+each occurrence of a published table is scanned under an alias of its own (:func:`marker`). PostgreSQL
+has already flattened subqueries, reduced outer joins and derived equalities, so what is left to decide
+is which side of each join may be reduced by the other's keys, and whether keys may pass the nodes
+between (design decision 3; the rule numbers are those of the rule table).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from oar_proxy import sqltree
+from oar_proxy.sqltree import ast, enums
+
+Node = Mapping[str, Any]
+Reference = tuple[str, str]
+"""Alias and column as EXPLAIN prints them."""
+
+_MARKER = re.compile(r"o:(\d+)")
+_NAME = r'(?:"((?:[^"]|"")+)"|([a-z_][a-z0-9_$]*))'
+_COLUMN = re.compile(rf"{_NAME}\.{_NAME}")
+
+_PASS = frozenset({"Hash", "Sort", "Incremental Sort", "Materialize", "Memoize", "LockRows"})
+"""Nodes that neither combine rows nor cut their number: a filter below equals a filter above."""
+
+_JOINS = frozenset({"Hash Join", "Nested Loop", "Merge Join"})
+_MIXING = frozenset({"Append", "Merge Append", "SetOp", "Recursive Union"})
+"""Nodes above which EXPLAIN prints the first arm's names for rows of every arm."""
+
+_REDUCIBLE = {
+    "Inner": ("Outer", "Inner"),
+    "Semi": ("Outer", "Inner"),
+    "Right Semi": ("Outer", "Inner"),
+    "Left": ("Inner",),
+    "Right": ("Outer",),
+    "Anti": ("Inner",),
+    "Right Anti": ("Outer",),
+    "Full": (),
+}
+"""Which inputs of a join may lose the rows without a partner (R1 to R6, R15, R17)."""
+
+_TRANSPARENT = {
+    "Inner": ("Outer", "Inner"),
+    "Semi": ("Outer",),
+    "Right Semi": ("Inner",),
+    "Left": ("Outer",),
+    "Right": ("Inner",),
+    "Anti": ("Outer",),
+    "Right Anti": ("Inner",),
+    "Full": (),
+}
+"""Through which input of a join a condition on that input's columns passes down unchanged (P2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A column of one occurrence of a published table."""
+
+    occurrence: int
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEdge:
+    """``target`` may be reduced to the values the ``sources`` together hold."""
+
+    sources: tuple[Origin, ...]
+    target: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """``scans`` maps each scanned occurrence to its conditions, as EXPLAIN prints them."""
+
+    scans: Mapping[int, tuple[str, ...]]
+    edges: tuple[KeyEdge, ...]
+
+
+SubqueryColumns = Callable[[str, frozenset[int]], Sequence[str] | None]
+"""Given a subquery's alias and the occurrences below it, its column names in order (or None)."""
+
+
+def marker(occurrence: int) -> str:
+    """Return the alias under which an occurrence is scanned."""
+    return f"o:{occurrence}"
+
+
+def read(explained: Sequence[Mapping[str, Any]], subquery_columns: SubqueryColumns) -> Reading:
+    """Read the planner's answer."""
+    reader = _PlanReader(subquery_columns)
+    root = explained[0]["Plan"]
+    reader.collect(root, mixed=False)
+    edges = dict.fromkeys((*reader.join_edges(root), *reader.correlation_edges()))
+    return Reading({k: tuple(v) for k, v in reader.conditions.items()}, tuple(edges))
+
+
+class _PlanReader:
+    def __init__(self, subquery_columns: SubqueryColumns) -> None:
+        self.subquery_columns = subquery_columns
+        self.conditions: dict[int, list[str]] = {}
+        self.mixed: set[int] = set()
+
+    def collect(self, node: Node, *, mixed: bool) -> None:
+        mixed = mixed or node["Node Type"] in _MIXING
+        occurrence = _occurrence(node)
+        if occurrence is not None:
+            filters = sqltree.conjuncts(node["Filter"]) if "Filter" in node else []
+            self.conditions.setdefault(occurrence, []).extend(filters)
+            if mixed:
+                self.mixed.add(occurrence)
+        for child in node.get("Plans", ()):
+            self.collect(child, mixed=mixed)
+
+    # --- edges of joins ---------------------------------------------------------------------
+
+    def join_edges(self, node: Node) -> Iterator[KeyEdge]:
+        if node["Node Type"] in _JOINS:
+            yield from self._edges_of(node)
+        for child in node.get("Plans", ()):
+            yield from self.join_edges(child)
+
+    def _edges_of(self, join: Node) -> Iterator[KeyEdge]:
+        inputs = _inputs(join)
+        sides = _REDUCIBLE.get(join["Join Type"], ())
+        for left, right in _equalities(join):
+            for near, far in ((left, right), (right, left)):
+                for side in sides:
+                    other = "Inner" if side == "Outer" else "Outer"
+                    if not _produces(inputs[side], near) or not _produces(inputs[other], far):
+                        continue
+                    sources = self.origins(inputs[other], far)
+                    if sources is None:
+                        continue
+                    for target in self.reach(inputs[side], near):
+                        yield KeyEdge(sources, target)
+
+    def correlation_edges(self) -> Iterator[KeyEdge]:
+        """A scan whose own condition equates a column with one of an outer query (R14, R17, R20).
+
+        Rows without a partner fail the condition in every evaluation of the subquery, whatever
+        stands above the scan.
+        """
+        for occurrence, texts in self.conditions.items():
+            for text in texts:
+                pair = _equality(sqltree.parse_expression(text))
+                if pair is None:
+                    continue
+                for near, far in (pair, pair[::-1]):
+                    source = _marked(far)
+                    if _marked(near) == occurrence and source not in (None, occurrence):
+                        assert source is not None
+                        if source not in self.mixed:
+                            yield KeyEdge(
+                                (Origin(source, far[1]),), Origin(occurrence, near[1])
+                            )
+
+    # --- where a column comes from ----------------------------------------------------------
+
+    def origins(self, node: Node, reference: Reference) -> tuple[Origin, ...] | None:
+        """The occurrences' columns whose values include every value of this output, else None."""
+        kind = node["Node Type"]
+        occurrence = _occurrence(node)
+        if occurrence is not None:
+            return (Origin(occurrence, reference[1]),) if _marked(reference) == occurrence else None
+        if kind in ("Append", "Merge Append"):
+            arms = self._arms(node, reference)
+            if arms is None:
+                return None
+            found: list[Origin] = []
+            for child, column in arms:
+                part = self.origins(child, column)
+                if part is None:
+                    return None
+                found.extend(part)
+            return tuple(dict.fromkeys(found))
+        if kind == "Subquery Scan":
+            below = self._below_subquery(node, reference)
+            return None if below is None else self.origins(_inputs(node)["Subquery"], below)
+        if kind in ("SetOp", "Recursive Union"):
+            return None
+        for child in _inputs(node).values():
+            if _produces(child, reference):
+                return self.origins(child, reference)
+        return None
+
+    def reach(self, node: Node, reference: Reference) -> list[Origin]:
+        """The scans down to which a condition on this output may be moved without any effect."""
+        kind = node["Node Type"]
+        occurrence = _occurrence(node)
+        inputs = _inputs(node)
+        below: list[tuple[Node, Reference]] = []
+        if occurrence is not None:
+            return [Origin(occurrence, reference[1])] if _marked(reference) == occurrence else []
+        if kind in _PASS or (kind == "Result" and len(inputs) == 1):
+            below = [(child, reference) for child in inputs.values()]
+        elif kind in ("Aggregate", "Group"):
+            # R22: only on plain grouping columns, never below grouping sets or without GROUP BY.
+            if "Grouping Sets" not in node and reference in _references(node.get("Group Key", ())):
+                below = [(inputs["Outer"], reference)]
+        elif kind == "WindowAgg":
+            # R25: only where every window is partitioned by the key.
+            if _partitioned_by(node, reference):
+                below = [(inputs["Outer"], reference)]
+        elif kind in ("Append", "Merge Append"):
+            below = list(self._arms(node, reference) or ())
+        elif kind == "Subquery Scan":
+            inner = self._below_subquery(node, reference)
+            below = [] if inner is None else [(inputs["Subquery"], inner)]
+        elif kind in _JOINS:
+            below = [
+                (inputs[side], reference)
+                for side in _TRANSPARENT.get(node["Join Type"], ())
+                if _produces(inputs[side], reference)
+            ]
+        # Everything else (Limit, Unique, SetOp, CTE Scan, ProjectSet …) looks at sets of rows.
+        return [
+            origin
+            for child, inner in below
+            if _produces(child, inner)
+            for origin in self.reach(child, inner)
+        ]
+
+    def _arms(self, node: Node, reference: Reference) -> list[tuple[Node, Reference]] | None:
+        """The same output position in each arm, when every arm has a plain column there."""
+        arms = [child for child in node.get("Plans", ()) if "Subplan Name" not in child]
+        if not arms or any("Output" not in arm for arm in arms):
+            return None
+        places = [i for i, out in enumerate(_references(arms[0]["Output"])) if out == reference]
+        if len(places) != 1:
+            return None
+        found: list[tuple[Node, Reference]] = []
+        for arm in arms:
+            outputs = _references(arm["Output"])
+            column = outputs[places[0]] if places[0] < len(outputs) else None
+            if column is None:
+                return None
+            found.append((arm, column))
+        return found
+
+    def _below_subquery(self, node: Node, reference: Reference) -> Reference | None:
+        alias = node.get("Alias")
+        inner = _inputs(node).get("Subquery")
+        if alias is None or inner is None or reference[0] != alias:
+            return None
+        columns = self.subquery_columns(alias, frozenset(_occurrences(inner)))
+        if columns is None or list(columns).count(reference[1]) != 1:
+            return None
+        outputs = _references(inner.get("Output", ()))
+        if len(outputs) != len(columns):
+            return None
+        return outputs[list(columns).index(reference[1])]
+
+
+# --- reading one node -------------------------------------------------------------------------
+
+
+def _inputs(node: Node) -> dict[str, Node]:
+    """The node's inputs by relationship; SubPlans and InitPlans are not inputs."""
+    return {
+        child["Parent Relationship"]: child
+        for child in node.get("Plans", ())
+        if child.get("Parent Relationship") in ("Outer", "Inner", "Subquery")
+    }
+
+
+def _occurrence(node: Node) -> int | None:
+    if node["Node Type"] != "Seq Scan":
+        return None
+    match = _MARKER.fullmatch(node.get("Alias", ""))
+    return int(match[1]) if match else None
+
+
+def _occurrences(node: Node) -> Iterator[int]:
+    own = _occurrence(node)
+    if own is not None:
+        yield own
+    for child in node.get("Plans", ()):
+        yield from _occurrences(child)
+
+
+def _marked(reference: Reference) -> int | None:
+    match = _MARKER.fullmatch(reference[0])
+    return int(match[1]) if match else None
+
+
+def _reference(text: str) -> Reference | None:
+    match = _COLUMN.fullmatch(text)
+    if match is None:
+        return None
+    alias = match[1].replace('""', '"') if match[1] else match[2]
+    column = match[3].replace('""', '"') if match[3] else match[4]
+    return alias, column
+
+
+def _references(texts: Sequence[str]) -> list[Reference | None]:
+    return [_reference(text) for text in texts]
+
+
+def _produces(node: Node, reference: Reference) -> bool:
+    if "Output" in node:
+        return reference in _references(node["Output"])
+    arms = node.get("Plans", ())
+    return bool(arms) and _produces(arms[0], reference)
+
+
+def _partitioned_by(node: Node, reference: Reference) -> bool:
+    window = node.get("Window")
+    if window is None:  # PostgreSQL before 18 does not print it
+        return False
+    match = re.search(r"AS \((.*)\)\s*$", window, re.DOTALL)
+    parsed = sqltree.parse_expression(f"count(*) OVER ({match[1]})") if match else None
+    if not isinstance(parsed, ast.FuncCall) or parsed.over is None:
+        return False
+    return any(_column(item) == reference for item in parsed.over.partitionClause or ())
+
+
+def _equalities(join: Node) -> Iterator[tuple[Reference, Reference]]:
+    condition = join.get("Hash Cond")
+    for text in sqltree.conjuncts(condition) if condition else ():
+        pair = _equality(sqltree.parse_expression(text))
+        if pair is not None:
+            yield pair
+
+
+def _equality(expression: Any) -> tuple[Reference, Reference] | None:
+    if (
+        not isinstance(expression, ast.A_Expr)
+        or expression.kind != enums.A_Expr_Kind.AEXPR_OP
+        or len(expression.name) != 1
+        or expression.name[0].sval != "="
+    ):
+        return None
+    left, right = _column(expression.lexpr), _column(expression.rexpr)
+    return (left, right) if left and right else None
+
+
+def _column(expression: Any) -> Reference | None:
+    """A plain column, or one relabelled to ``text`` (varchar compares as text)."""
+    if isinstance(expression, ast.TypeCast):
+        names = [part.sval for part in expression.typeName.names]
+        if names[-1] != "text" or expression.typeName.arrayBounds:
+            return None
+        expression = expression.arg
+    if isinstance(expression, ast.ColumnRef) and len(expression.fields) == 2:
+        alias, column = expression.fields
+        if isinstance(alias, ast.String) and isinstance(column, ast.String):
+            return alias.sval, column.sval
+    return None

@@ -1,0 +1,607 @@
+"""PostgreSQL's own parse tree, and edits of the text it was read from.
+
+The only module that uses pglast (libpg_query: PostgreSQL's parser). It finds what matters in a
+statement (relations, calls of ours, parameters, names of columns) with the place where each stands;
+rewriting is then splicing text, so that everything else reaches the hub as the client wrote it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import pglast
+from pglast import ast, enums
+from pglast.parser import ParseError, Token, scan
+
+CallName = Literal["oar_ask", "oar_ask_json", "oar_explain"]
+_CALLS: dict[str, CallName] = {
+    "oar_ask": "oar_ask",
+    "oar_ask_json": "oar_ask_json",
+    "oar_explain": "oar_explain",
+}
+_CALL_SCHEMAS = (None, "public", "oar")
+_COMMENT_QUESTION = re.compile(
+    r"/\*\s*oar:\s*(?P<block>.*?)\s*\*/|--\s*oar:\s*(?P<line>[^\n]*?)\s*(?:\n|$)",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+class SyntaxFault(ValueError):
+    """The text is not PostgreSQL's SQL; the hub's own error is the one to show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A name in FROM (or as a join or USING source) that no CTE of the statement explains.
+
+    ``start``/``end`` delimit the name in the text. ``whole``: every column may be used.
+    """
+
+    schema: str | None
+    name: str
+    alias: str | None
+    start: int
+    end: int
+    whole: bool
+
+    @property
+    def reference(self) -> str:
+        """What the statement calls it."""
+        return self.alias or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of one of our functions. ``argument`` is the literal, ``parameter`` its number."""
+
+    name: CallName
+    argument: str | None
+    parameter: int | None
+    start: int
+    end: int
+    place: Literal["from", "select", "elsewhere"]
+    alias: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replace ``text[start:end]``."""
+
+    start: int
+    end: int
+    replacement: str
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """One statement and what it refers to."""
+
+    text: str
+    node: Any = field(repr=False)
+    relations: tuple[Relation, ...] = ()
+    targets: tuple[Relation, ...] = ()
+    """Relations the statement would write to."""
+    calls: tuple[Call, ...] = ()
+    parameters: tuple[tuple[int, int, int], ...] = ()
+    """(number, start, end) of each ``$n``."""
+    column_names: frozenset[str] = frozenset()
+    locks_rows: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The node's name, such as ``SelectStmt``."""
+        return type(self.node).__name__
+
+    @cached_property
+    def query_extent(self) -> tuple[int, int] | None:
+        """Where the SELECT of the statement stands, None when it has no single one to point at."""
+        return _query_extent(self)
+
+
+def parse(text: str) -> tuple[Parsed, ...]:
+    """Parse a query string. Raises :class:`SyntaxFault`.
+
+    Each statement has its own text, without the semicolon.
+    """
+    try:
+        statements = pglast.parse_sql(text)
+    except ParseError as error:
+        raise SyntaxFault(str(error)) from error
+    if len(statements) == 1 and ";" not in text:
+        return (_describe(text, statements[0].stmt),)
+    parsed = []
+    for raw in statements:
+        start = raw.stmt_location
+        piece = text[start : start + raw.stmt_len] if raw.stmt_len else text[start:]
+        parsed.append(_describe(piece, pglast.parse_sql(piece)[0].stmt))
+    return tuple(parsed)
+
+
+def comment_question(text: str) -> str | None:
+    """Return the question of a string that says nothing but ``/* oar: question */``.
+
+    An empty target list (``SELECT /* oar: … */``) says nothing either.
+    """
+    match = _COMMENT_QUESTION.search(text)
+    if match is None:
+        return None
+    try:
+        statements = pglast.parse_sql(text)
+    except ParseError:
+        return None
+    if len(statements) > 1:
+        return None
+    if statements:
+        node = statements[0].stmt
+        if not isinstance(node, ast.SelectStmt) or _selects_anything(node):
+            return None
+    question = match["block"] if match["block"] is not None else match["line"]
+    return str(question)
+
+
+def splice(text: str, edits: Iterable[Edit]) -> str:
+    """Apply edits that do not overlap."""
+    parts: list[str] = []
+    position = 0
+    for edit in sorted(edits, key=lambda e: e.start):
+        if edit.start < position:
+            raise ValueError("edits overlap")
+        parts.append(text[position : edit.start])
+        parts.append(edit.replacement)
+        position = edit.end
+    parts.append(text[position:])
+    return "".join(parts)
+
+
+def quote_identifier(name: str) -> str:
+    """Quote a name, always."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_literal(value: str) -> str:
+    """Quote a string, whatever ``standard_conforming_strings`` says."""
+    quoted = "'" + value.replace("'", "''") + "'"
+    return quoted if "\\" not in value else " E" + quoted.replace("\\", "\\\\")
+
+
+def conjuncts(expression: str) -> list[str]:
+    """Split the text of a condition, as EXPLAIN prints it, at its top-level ANDs."""
+    tokens = list(scan(expression))
+    first, last = 0, len(tokens) - 1
+    while first < last and _wraps(tokens, first, last):
+        first, last = first + 1, last - 1
+    parts: list[str] = []
+    depth = 0
+    start = tokens[first].start
+    for token in tokens[first : last + 1]:
+        if token.name == "ASCII_40":
+            depth += 1
+        elif token.name == "ASCII_41":
+            depth -= 1
+        elif token.name == "AND" and depth == 0:
+            parts.append(expression[start : token.start].strip())
+            start = token.end + 1
+    parts.append(expression[start : tokens[last].end + 1].strip())
+    return parts
+
+
+def parse_expression(text: str) -> Any | None:
+    """Parse one expression as EXPLAIN prints it; None where that is not SQL (``(SubPlan 1)``)."""
+    try:
+        statement = pglast.parse_sql(f"SELECT {text}")[0].stmt
+    except ParseError:
+        return None
+    if len(statement.targetList or ()) != 1 or statement.fromClause:
+        return None
+    return statement.targetList[0].val
+
+
+def _wraps(tokens: Sequence[Token], first: int, last: int) -> bool:
+    if tokens[first].name != "ASCII_40" or tokens[last].name != "ASCII_41":
+        return False
+    depth = 0
+    for index in range(first, last + 1):
+        if tokens[index].name == "ASCII_40":
+            depth += 1
+        elif tokens[index].name == "ASCII_41":
+            depth -= 1
+            if depth == 0:
+                return index == last
+    return False
+
+
+# --- reading the tree -------------------------------------------------------------------------
+
+
+_SOURCES = (ast.InsertStmt, ast.UpdateStmt, ast.DeleteStmt, ast.MergeStmt)
+_WITH = (ast.SelectStmt, *_SOURCES)
+
+
+def children(node: Any) -> Iterator[Any]:
+    """Yield the nodes directly below a node or a tuple of nodes."""
+    if isinstance(node, tuple):
+        yield from node
+    elif isinstance(node, ast.Node):
+        for name in node:
+            yield getattr(node, name)
+
+
+@dataclass
+class _Reader:
+    text: str
+    tokens: list[Token]
+    relations: list[tuple[Any, bool]] = field(default_factory=list)
+    targets: list[Any] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    parameters: list[tuple[int, int, int]] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    references: set[str] = field(default_factory=set)
+    starred: set[int] = field(default_factory=set)
+    everything: bool = False
+    locks_rows: bool = False
+
+    def token_at(self, position: int) -> int:
+        low, high = 0, len(self.tokens)
+        while low < high:
+            middle = (low + high) // 2
+            if self.tokens[middle].start < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def name_extent(self, position: int) -> tuple[int, int]:
+        """Delimit a possibly qualified name, with the ONLY or ``*`` around it."""
+        first = last = self.token_at(position)
+        while (
+            last + 2 < len(self.tokens)
+            and self.tokens[last + 1].name == "ASCII_46"
+            and self.tokens[last + 1].start < self.tokens[last + 2].start
+        ):
+            last += 2
+        if last + 1 < len(self.tokens) and self.tokens[last + 1].name == "ASCII_42":
+            last += 1
+        if first and self.tokens[first - 1].name == "ONLY":
+            first -= 1
+        elif (
+            first > 1
+            and self.tokens[first - 1].name == "ASCII_40"
+            and self.tokens[first - 2].name == "ONLY"
+        ):
+            first, last = first - 2, last + 1
+        return self.tokens[first].start, self.tokens[last].end + 1
+
+    def call_extent(self, position: int) -> tuple[int, int]:
+        index = self.token_at(position)
+        start = self.tokens[index].start
+        depth = 0
+        while True:
+            name = self.tokens[index].name
+            if name == "ASCII_40":
+                depth += 1
+            elif name == "ASCII_41":
+                depth -= 1
+                if depth == 0:
+                    return start, self.tokens[index].end + 1
+            index += 1
+
+    def visit(self, node: Any, ctes: frozenset[str]) -> None:
+        if node is None or isinstance(node, (str, int, bool, float)):
+            return
+        if isinstance(node, tuple):
+            for item in node:
+                self.visit(item, ctes)
+            return
+        if not isinstance(node, ast.Node):
+            return
+        if isinstance(node, _WITH):
+            ctes = self._with(node.withClause, ctes)
+        handler = _HANDLERS.get(type(node))
+        if handler is not None:
+            handler(self, node, ctes)
+            return
+        for child in children(node):
+            self.visit(child, ctes)
+
+    def _with(self, clause: Any, ctes: frozenset[str]) -> frozenset[str]:
+        if clause is None:
+            return ctes
+        if clause.recursive:
+            ctes = ctes | {cte.ctename for cte in clause.ctes}
+        for cte in clause.ctes:
+            self.visit(cte.ctequery, ctes)
+            ctes = ctes | {cte.ctename}
+        return ctes
+
+    def select(self, node: Any, ctes: frozenset[str]) -> None:
+        self._select(node, ctes, exists=False)
+
+    def _select(self, node: Any, ctes: frozenset[str], *, exists: bool) -> None:
+        sole = _sole_call(node)
+        for target in node.targetList or ():
+            value = target.val
+            if isinstance(value, ast.ColumnRef) and isinstance(value.fields[-1], ast.A_Star):
+                if exists:
+                    continue
+                if len(value.fields) == 1:
+                    self.starred.update(map(id, _direct_relations(node.fromClause)))
+                else:
+                    self.references.add(value.fields[-2].sval)
+            elif value is sole and sole is not None:
+                self.call(sole, "select", None, ctes)
+            else:
+                self.visit(value, ctes)
+        if node.lockingClause:
+            self.locks_rows = True
+        for name in node:
+            if name not in ("targetList", "withClause", "lockingClause"):
+                self.visit(getattr(node, name), ctes)
+
+    def sublink(self, node: Any, ctes: frozenset[str]) -> None:
+        self.visit(node.testexpr, ctes)
+        inner = node.subselect
+        exists = node.subLinkType == enums.SubLinkType.EXISTS_SUBLINK
+        if exists and isinstance(inner, ast.SelectStmt):
+            self._select(inner, self._with(inner.withClause, ctes), exists=True)
+        else:
+            self.visit(inner, ctes)
+
+    def change(self, node: Any, ctes: frozenset[str]) -> None:
+        self.targets.append(node.relation)
+        for name in node:
+            if name not in ("relation", "withClause"):
+                self.visit(getattr(node, name), ctes)
+
+    def range_variable(self, node: Any, ctes: frozenset[str]) -> None:
+        if node.schemaname is None and node.relname in ctes:
+            return
+        self.relations.append((node, node.alias is not None and bool(node.alias.colnames)))
+
+    def column(self, node: Any, ctes: frozenset[str]) -> None:
+        del ctes
+        fields = node.fields
+        if isinstance(fields[-1], ast.A_Star):
+            # A star outside a target list: RETURNING *, count((t.*)), a row constructor.
+            if len(fields) == 1:
+                self.everything = True
+            else:
+                self.references.add(fields[-2].sval)
+            return
+        self.names.update(part.sval for part in fields)
+        if len(fields) == 1:
+            self.references.add(fields[0].sval)
+
+    def indirection(self, node: Any, ctes: frozenset[str]) -> None:
+        self.names.update(
+            part.sval for part in node.indirection or () if isinstance(part, ast.String)
+        )
+        self.visit(node.arg, ctes)
+        self.visit(node.indirection, ctes)
+
+    def join(self, node: Any, ctes: frozenset[str]) -> None:
+        if node.isNatural:
+            self.starred.update(map(id, _direct_relations((node,))))
+        self.names.update(name.sval for name in node.usingClause or ())
+        self.visit(node.larg, ctes)
+        self.visit(node.rarg, ctes)
+        self.visit(node.quals, ctes)
+
+    def range_function(self, node: Any, ctes: frozenset[str]) -> None:
+        functions = node.functions or ()
+        if len(functions) == 1:
+            function = functions[0][0]
+            plain = not (node.is_rowsfrom or node.ordinality or node.coldeflist)
+            if isinstance(function, ast.FuncCall) and _call_name(function) is not None:
+                alias = node.alias.aliasname if node.alias else None
+                self.call(function, "from" if plain else "elsewhere", alias, ctes)
+                return
+        for child in children(node):
+            self.visit(child, ctes)
+
+    def function(self, node: Any, ctes: frozenset[str]) -> None:
+        if _call_name(node) is not None:
+            self.call(node, "elsewhere", None, ctes)
+            return
+        for child in children(node):
+            self.visit(child, ctes)
+
+    def call(
+        self,
+        node: Any,
+        place: Literal["from", "select", "elsewhere"],
+        alias: str | None,
+        ctes: frozenset[str],
+    ) -> None:
+        name = _call_name(node)
+        assert name is not None
+        literal, parameter = None, None
+        if len(node.args or ()) == 1:
+            argument = node.args[0]
+            while isinstance(argument, ast.TypeCast):
+                argument = argument.arg
+            if isinstance(argument, ast.A_Const) and isinstance(argument.val, ast.String):
+                literal = argument.val.sval
+            elif isinstance(argument, ast.ParamRef):
+                parameter = argument.number
+        start, end = self.call_extent(node.location)
+        self.calls.append(Call(name, literal, parameter, start, end, place, alias))
+        self.visit(node.args, ctes)
+
+    def parameter(self, node: Any, ctes: frozenset[str]) -> None:
+        del ctes
+        token = self.tokens[self.token_at(node.location)]
+        self.parameters.append((node.number, token.start, token.end + 1))
+
+    def into(self, node: Any, ctes: frozenset[str]) -> None:
+        """The relation of SELECT INTO or CREATE TABLE AS is new, not read."""
+
+    def relation(self, node: Any, renamed: bool) -> Relation:
+        start, end = self.name_extent(node.location)
+        alias = node.alias.aliasname if node.alias else None
+        whole = (
+            self.everything
+            or renamed
+            or id(node) in self.starred
+            or (alias or node.relname) in self.references
+        )
+        return Relation(node.schemaname, node.relname, alias, start, end, whole)
+
+
+_HANDLERS: dict[type, Any] = {
+    ast.SelectStmt: _Reader.select,
+    ast.SubLink: _Reader.sublink,
+    ast.InsertStmt: _Reader.change,
+    ast.UpdateStmt: _Reader.change,
+    ast.DeleteStmt: _Reader.change,
+    ast.MergeStmt: _Reader.change,
+    ast.RangeVar: _Reader.range_variable,
+    ast.ColumnRef: _Reader.column,
+    ast.A_Indirection: _Reader.indirection,
+    ast.JoinExpr: _Reader.join,
+    ast.RangeFunction: _Reader.range_function,
+    ast.FuncCall: _Reader.function,
+    ast.ParamRef: _Reader.parameter,
+    ast.IntoClause: _Reader.into,
+}
+
+_CARRIERS = (
+    ast.SelectStmt,
+    *_SOURCES,
+    ast.CopyStmt,
+    ast.DeclareCursorStmt,
+    ast.CreateTableAsStmt,
+    ast.ExplainStmt,
+    ast.PrepareStmt,
+    ast.ExecuteStmt,
+    ast.ViewStmt,
+)
+"""Statement forms that can hold a query; the hub judges every other form by itself."""
+
+
+def _describe(text: str, node: Any) -> Parsed:
+    if not isinstance(node, _CARRIERS):
+        return Parsed(text, node)
+    reader = _Reader(text, list(scan(text)))
+    if isinstance(node, ast.CopyStmt):
+        reader.visit(node.query, frozenset())
+    elif isinstance(node, ast.ViewStmt):
+        reader.visit(node.query, frozenset())
+    else:
+        reader.visit(node, frozenset())
+    return Parsed(
+        text=text,
+        node=node,
+        relations=tuple(reader.relation(rel, renamed) for rel, renamed in reader.relations),
+        targets=tuple(reader.relation(rel, False) for rel in reader.targets),
+        calls=tuple(reader.calls),
+        parameters=tuple(reader.parameters),
+        column_names=frozenset(reader.names),
+        locks_rows=reader.locks_rows,
+    )
+
+
+def _call_name(node: Any) -> CallName | None:
+    parts = [part.sval for part in node.funcname]
+    schema = parts[-2] if len(parts) > 1 else None
+    if schema not in _CALL_SCHEMAS:
+        return None
+    return _CALLS.get(parts[-1])
+
+
+def _selects_anything(node: Any) -> bool:
+    return any(
+        getattr(node, name)
+        for name in ("targetList", "fromClause", "whereClause", "valuesLists", "larg", "withClause")
+    )
+
+
+def _sole_call(node: Any) -> Any | None:
+    """The call in ``SELECT oar_ask('…')`` where nothing else is selected from anywhere."""
+    targets = node.targetList or ()
+    if len(targets) != 1 or node.fromClause or node.whereClause or node.groupClause:
+        return None
+    target = targets[0]
+    if target.name is None and isinstance(target.val, ast.FuncCall) and _call_name(target.val):
+        return target.val
+    return None
+
+
+def _direct_relations(items: Iterable[Any] | None) -> Iterator[Any]:
+    for item in items or ():
+        if isinstance(item, ast.RangeVar):
+            yield item
+        elif isinstance(item, ast.JoinExpr):
+            yield from _direct_relations((item.larg, item.rarg))
+
+
+# --- where the query of a carrier stands ---------------------------------------------------------
+
+
+def _query_extent(parsed: Parsed) -> tuple[int, int] | None:
+    node, text = parsed.node, parsed.text
+    tokens = list(scan(text))
+    if not tokens:
+        return None
+    end = tokens[-1].end + 1
+    if isinstance(node, ast.SelectStmt):
+        return None if node.intoClause else (tokens[0].start, end)
+    if isinstance(node, ast.ExplainStmt) and isinstance(node.query, ast.SelectStmt):
+        index = _after_explain_options(tokens)
+        return tokens[index].start, end
+    if isinstance(node, ast.DeclareCursorStmt):
+        index = next(i for i, token in enumerate(tokens) if token.name == "FOR")
+        return tokens[index + 1].start, end
+    if isinstance(node, ast.CopyStmt):
+        first = next(i for i, token in enumerate(tokens) if token.name == "ASCII_40")
+        last = _closing(tokens, first)
+        return tokens[first + 1].start, tokens[last].start
+    if isinstance(node, ast.CreateTableAsStmt) and isinstance(node.query, ast.SelectStmt):
+        return _create_as_extent(tokens, end)
+    return None
+
+
+def _after_explain_options(tokens: Sequence[Token]) -> int:
+    index = 1
+    if tokens[index].name == "ASCII_40" and tokens[index + 1].name not in (
+        "SELECT",
+        "WITH",
+        "VALUES",
+        "TABLE",
+        "ASCII_40",
+    ):
+        return _closing(tokens, index) + 1
+    while tokens[index].name in ("ANALYZE", "VERBOSE"):
+        index += 1
+    return index
+
+
+def _create_as_extent(tokens: Sequence[Token], end: int) -> tuple[int, int] | None:
+    depth = 0
+    for index, token in enumerate(tokens):
+        if token.name == "ASCII_40":
+            depth += 1
+        elif token.name == "ASCII_41":
+            depth -= 1
+        elif token.name == "AS" and depth == 0:
+            words = [t.name for t in tokens[-3:]]
+            if words[-1] == "DATA_P":
+                back = 3 if words[-2] == "NO" else 2
+                end = tokens[-back].start
+            return tokens[index + 1].start, end
+    return None
+
+
+def _closing(tokens: Sequence[Token], opening: int) -> int:
+    depth = 0
+    for index in range(opening, len(tokens)):
+        if tokens[index].name == "ASCII_40":
+            depth += 1
+        elif tokens[index].name == "ASCII_41":
+            depth -= 1
+            if depth == 0:
+                return index
+    raise SyntaxFault("unbalanced parentheses")
