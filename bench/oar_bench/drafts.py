@@ -7,7 +7,6 @@ SQLite does and as drafts that quote or do not quote them expect.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Literal
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
+
+from oar_bench.layout import BenchmarkError, read_lines
 
 Dialect = Literal["sqlite", "postgres"]
 
@@ -32,17 +33,17 @@ class Draft:
 def read_drafts(path: Path) -> dict[str, Draft]:
     """Read a drafts file: question id → draft. A line that names no dialect is PostgreSQL's.
 
-    Raises ``ValueError`` for a line that is not a draft, ``OSError`` for an unreadable file.
+    Raises :class:`~oar_bench.layout.BenchmarkError` for a line that is not a draft, ``OSError``
+    for an unreadable file.
     """
     drafts = {}
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        if not line.strip():
-            continue
-        record = json.loads(line)
-        try:
-            draft = Draft(str(record["id"]), record["sql"] or "", record.get("dialect", "postgres"))
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{path.name} line {number}: not a draft") from error
+    for number, record in read_lines(path):
+        dialect = record.get("dialect", "postgres")
+        if "id" not in record or dialect not in ("sqlite", "postgres"):
+            raise BenchmarkError(
+                f"{path} line {number}: not a draft with an id and a known dialect"
+            )
+        draft = Draft(str(record["id"]), record.get("sql") or "", dialect)
         drafts[draft.question] = draft
     return drafts
 

@@ -21,7 +21,7 @@ CTE_OF_ITS_OWN_NAME = "WITH t AS (SELECT * FROM t) SELECT * FROM t"
         ("WITH x AS (SELECT * FROM y), y AS (SELECT * FROM a) TABLE x", "postgres", {"y", "a"}),
         ("WITH x AS (SELECT * FROM y), y AS (SELECT * FROM a) SELECT * FROM x", "sqlite", {"a"}),
         # A CTE does not hide a table outside its scope, nor behind a schema name.
-        ("SELECT 1 FROM (WITH a AS (SELECT 1 FROM b) SELECT 1 FROM a) q, a", "postgres", {"a", "b"}),
+        ("SELECT FROM (WITH a AS (SELECT FROM b) SELECT FROM a) q, a", "postgres", {"a", "b"}),
         ("WITH a AS (SELECT * FROM b) SELECT * FROM public.a", "postgres", {"a", "b"}),
         (CTE_OF_ITS_OWN_NAME, "postgres", {"t"}),
         ("WITH RECURSIVE t AS (SELECT 1 UNION SELECT * FROM t) SELECT * FROM t", "postgres", set()),

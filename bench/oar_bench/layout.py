@@ -1,0 +1,196 @@
+"""Reading a benchmark's directory: organisations, questions, recorded drafts.
+
+A benchmark is ``orgs/<org>/catalog.json`` with one SQLite file an owner, ``questions.jsonl``, and
+``drafts*.jsonl`` or ``drafts/<model>.jsonl``; an optional ``schemas.json`` names the tables of
+organisations whose rows are not there. Whatever a directory leaves out is simply not measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class BenchmarkError(ValueError):
+    """A directory or file is not of the benchmarks' layout. One line, naming the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One owner: its SQLite file (None where there are no rows) and its tables' names."""
+
+    name: str
+    file: Path | None
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Organisation:
+    """A set of owners. Same-named tables of two owners are one table, split between them."""
+
+    name: str
+    owners: tuple[Owner, ...]
+
+    @property
+    def with_rows(self) -> tuple[Owner, ...]:
+        """The owners that hold a table and whose file is there."""
+        return tuple(owner for owner in self.owners if owner.tables and owner.file is not None)
+
+    @property
+    def holders(self) -> dict[str, tuple[str, ...]]:
+        """Folded table name → the owners that hold (some of) its rows."""
+        held: dict[str, list[str]] = {}
+        for owner in self.owners:
+            for table in owner.tables:
+                held.setdefault(table.lower(), []).append(owner.name)
+        return {table: tuple(dict.fromkeys(owners)) for table, owners in held.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One line of ``questions.jsonl``; everything but ``id`` and ``org`` may be missing.
+
+    ``rows`` are the reference answer, ``rows_available`` is false where the organisation's files
+    lack rows the question needs.
+    """
+
+    id: str
+    org: str
+    text: str | None = None
+    gold_sql: str | None = None
+    gold_sql_postgres: str | None = None
+    rows: tuple[tuple[Any, ...], ...] | None = None
+    kappa: int | None = None
+    stratum: str | None = None
+    unanswerable: bool = False
+    rows_available: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One benchmark. ``organisations`` are all whose tables are known, ``drafts`` files by model.
+
+    The model of a drafts file is the file's stem; that of a plain ``drafts.jsonl`` the benchmark.
+    """
+
+    name: str
+    organisations: Mapping[str, Organisation]
+    questions: tuple[Question, ...]
+    drafts: Mapping[str, Path]
+
+
+def find_benchmarks(directory: Path) -> tuple[Benchmark, ...]:
+    """Read the benchmark at ``directory``, or all that stand directly under it.
+
+    Raises :class:`BenchmarkError` when there is none, or a file is not of the layout.
+    """
+    roots = [directory] if _is_benchmark(directory) else _benchmarks_under(directory)
+    if not roots:
+        raise BenchmarkError(f"{directory}: no benchmark here: neither orgs nor questions.jsonl")
+    return tuple(_read_benchmark(root) for root in roots)
+
+
+def _is_benchmark(directory: Path) -> bool:
+    return (directory / "questions.jsonl").is_file() or (directory / "orgs").is_dir()
+
+
+def _benchmarks_under(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    return [path for path in sorted(directory.iterdir()) if path.is_dir() and _is_benchmark(path)]
+
+
+def _read_benchmark(root: Path) -> Benchmark:
+    name = root.resolve().name
+    organisations = {org.name: org for org in _from_schemas(root / "schemas.json")}
+    organisations |= {org.name: org for org in _from_catalogs(root / "orgs")}
+    questions = tuple(_questions(root / "questions.jsonl"))
+    drafts = {
+        name if path.stem == "drafts" else path.stem: path
+        for path in (*sorted(root.glob("drafts*.jsonl")), *sorted(root.glob("drafts/*.jsonl")))
+    }
+    return Benchmark(name, organisations, questions, drafts)
+
+
+def _load(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise BenchmarkError(f"{path}: not JSON: line {error.lineno}") from error
+
+
+def _from_schemas(path: Path) -> Iterator[Organisation]:
+    """Organisations of ``schemas.json``: tables only."""
+    if not path.is_file():
+        return
+    for name, content in _load(path).items():
+        try:
+            owners = [(owner, tuple(tables)) for owner, tables in content["owners"].items()]
+        except (AttributeError, KeyError, TypeError) as error:
+            raise BenchmarkError(f"{path}: organisation {name} has no owners") from error
+        yield Organisation(name, tuple(Owner(owner, None, tables) for owner, tables in owners))
+
+
+def _from_catalogs(orgs: Path) -> Iterator[Organisation]:
+    """Organisations with files, in the order of their names."""
+    for path in sorted(orgs.glob("*/catalog.json")):
+        content = _load(path)
+        try:
+            owners = [(entry["owner"], tuple(entry["tables"])) for entry in content["owners"]]
+        except (KeyError, TypeError) as error:
+            raise BenchmarkError(f"{path}: not a catalog of owners and their tables") from error
+        yield Organisation(
+            path.parent.name,
+            tuple(
+                Owner(owner, _owner_file(path.parent, owner), tables) for owner, tables in owners
+            ),
+        )
+
+
+def _owner_file(folder: Path, owner: str) -> Path | None:
+    file = folder / f"{owner}.sqlite"
+    return file.resolve() if file.is_file() else None
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read a JSONL file of objects, skipping blank lines: ``(line number, object)``.
+
+    Raises :class:`BenchmarkError` for a line that is not an object.
+    """
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise BenchmarkError(f"{path} line {number}: not JSON") from error
+        if not isinstance(record, dict):
+            raise BenchmarkError(f"{path} line {number}: not an object")
+        yield number, record
+
+
+def _questions(path: Path) -> Iterator[Question]:
+    if not path.is_file():
+        return
+    for number, record in read_lines(path):
+        if "org" not in record:
+            raise BenchmarkError(f"{path} line {number}: names no org")
+        yield Question(
+            id=str(record.get("id", number)),
+            org=str(record["org"]),
+            text=record.get("question"),
+            gold_sql=record.get("gold_sql"),
+            gold_sql_postgres=record.get("gold_sql_postgres"),
+            rows=_rows(record.get("rows")),
+            kappa=record.get("kappa"),
+            stratum=record.get("stratum"),
+            unanswerable=bool(record.get("unanswerable", False)),
+            rows_available=bool(record.get("rows_available", True)),
+        )
+
+
+def _rows(rows: Sequence[Sequence[Any]] | None) -> tuple[tuple[Any, ...], ...] | None:
+    return None if rows is None else tuple(tuple(row) for row in rows)

@@ -1,0 +1,238 @@
+"""The centralized reference: an organisation's owners merged into one PostgreSQL schema.
+
+Same-named tables of two owners become one table with the rows of both. Types and names are those
+the SQLite adapter publishes, values go in by COPY. Nothing of the proxy is used, so that what the
+proxy answers can be compared with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import sqlglot
+from oar_proxy.hub.server import embedded_hub
+from oar_proxy.settings import HubSettings
+from psycopg import sql
+from sqlglot.errors import SqlglotError
+
+from oar_bench.compare import Comparison, Verdict, compare
+from oar_bench.layout import BenchmarkError, Organisation, Question
+from oar_bench.result import Result, Run, fetch
+
+TYPES: Final = {
+    "INTEGER": "bigint",
+    "REAL": "double precision",
+    "TEXT": "text",
+    "DATE": "date",
+}
+"""SQLite's declared types in the benchmarks, as the adapter publishes them."""
+
+SHUFFLES: Final = 40
+"""Orders tried before an answer is called different: one of five tied rows is then missed once in
+7,500 times."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One owner's table: the names as SQLite has them, types as PostgreSQL's."""
+
+    file: Path
+    source: str
+    columns: tuple[tuple[str, str], ...]
+    key: tuple[str, ...]
+
+    @property
+    def shape(self) -> tuple[tuple[str, str], ...]:
+        """Folded column names with their types."""
+        return tuple((name.lower(), type_) for name, type_ in self.columns)
+
+
+class Reference:
+    """Merged organisations, one schema each, on a connection of their own (in autocommit)."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+        self._schema: str | None = None
+
+    async def load(self, organisation: Organisation, *, keys: bool = True) -> None:
+        """Create and fill the schema named after the organisation.
+
+        ``keys``: declare the primary keys SQLite declares (a statement may then group by one and
+        select what depends on it), except on split tables and where the rows do not keep them.
+        Raises :class:`~oar_bench.layout.BenchmarkError` for columns that do not merge.
+        """
+        parts: dict[str, list[_Part]] = {}
+        for owner in organisation.with_rows:
+            if owner.file is None:
+                continue
+            for part in _parts(owner.file):
+                parts.setdefault(part.source.lower(), []).append(part)
+        await self._connection.execute(_with("CREATE SCHEMA {}", organisation.name))
+        for name, held in parts.items():
+            if any(part.shape != held[0].shape for part in held):
+                raise BenchmarkError(f"{organisation.name}: owners of {name} differ in its columns")
+            await self._create(organisation.name, name, held, keys=keys and len(held) == 1)
+
+    async def _create(self, schema: str, name: str, held: list[_Part], *, keys: bool) -> None:
+        columns = sql.SQL(", ").join(
+            sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(type_))
+            for column, type_ in held[0].shape
+        )
+        table = sql.Identifier(schema, name)
+        await self._connection.execute(sql.SQL("CREATE TABLE {} ({})").format(table, columns))
+        async with (
+            self._connection.cursor() as cursor,
+            cursor.copy(sql.SQL("COPY {} FROM STDIN").format(table)) as copy,
+        ):
+            for part in held:
+                for row in _rows(part):
+                    await copy.write_row(row)
+        if keys and held[0].key:
+            key = sql.SQL(", ").join(sql.Identifier(column.lower()) for column in held[0].key)
+            # SQLite lets NULL into a primary key that is not INTEGER.
+            with contextlib.suppress(psycopg.IntegrityError):
+                await self._connection.execute(
+                    sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(table, key)
+                )
+        await self._connection.execute(sql.SQL("ANALYZE {}").format(table))
+
+    async def run(self, organisation: str, statement: str) -> Result:
+        """Run a statement with the organisation's schema as the search path.
+
+        Raises ``psycopg.Error`` when PostgreSQL does not accept it.
+        """
+        await self._enter(organisation)
+        return await fetch(self._connection, statement)
+
+    @asynccontextmanager
+    async def shuffled(self, organisation: str) -> AsyncIterator[Run]:
+        """Run statements over the same rows in another physical order.
+
+        Temporary tables hide the organisation's for the length of the block. What a statement
+        answers differently here, its SQL leaves open.
+        """
+        await self._enter(organisation)
+        async with self._connection.transaction(force_rollback=True):
+            found = await self._connection.execute(
+                "SELECT tablename FROM pg_tables WHERE schemaname = %s", (organisation,)
+            )
+            for (name,) in await found.fetchall():
+                names = {"copy": sql.Identifier("pg_temp", name)}
+                names["table"] = sql.Identifier(organisation, name)
+                await self._connection.execute(
+                    sql.SQL("CREATE TABLE {copy} (LIKE {table} INCLUDING INDEXES)").format(**names)
+                )
+                await self._connection.execute(
+                    sql.SQL("INSERT INTO {copy} SELECT * FROM {table} ORDER BY random()").format(
+                        **names
+                    )
+                )
+            yield partial(fetch, self._connection)
+
+    async def _enter(self, organisation: str) -> None:
+        if self._schema != organisation:
+            await self._connection.execute(_with("SET search_path = {}", organisation))
+            self._schema = organisation
+
+
+@asynccontextmanager
+async def open_reference(data_dir: Path) -> AsyncIterator[Reference]:
+    """Start an embedded PostgreSQL of the reference's own in ``data_dir``, and stop it after.
+
+    Raises ``oar_proxy.hub.address.HubError`` when it cannot be started.
+    """
+    async with (
+        embedded_hub(HubSettings(data_dir=data_dir)) as server,
+        await psycopg.AsyncConnection.connect(
+            server.conninfo, dbname="postgres", autocommit=True
+        ) as connection,
+    ):
+        yield Reference(connection)
+
+
+def gold_statement(question: Question) -> str | None:
+    """Return the gold SQL in PostgreSQL's dialect; None where there is none or it does not parse.
+
+    That is the one the benchmark gives, else the transpiled SQLite statement.
+    """
+    if question.gold_sql_postgres:
+        return question.gold_sql_postgres
+    return None if not question.gold_sql else to_postgres(question.gold_sql)
+
+
+def to_postgres(statement: str) -> str | None:
+    """Transpile one SQLite statement; None where it is not exactly one that parses."""
+    try:
+        statements = sqlglot.transpile(statement, read="sqlite", write="postgres")
+    except (SqlglotError, RecursionError):
+        return None
+    return statements[0] if len(statements) == 1 else None
+
+
+def _with(template: Any, name: str) -> sql.Composed:
+    return sql.SQL(template).format(sql.Identifier(name))
+
+
+def _open(file: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)
+
+
+def _parts(file: Path) -> Iterator[_Part]:
+    with closing(_open(file)) as database:
+        tables = database.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' "
+            "ESCAPE '\\' ORDER BY rowid"
+        ).fetchall()
+        for (table,) in tables:
+            described = database.execute(
+                "SELECT name, type, pk FROM pragma_table_info(?)", (table,)
+            ).fetchall()
+            key = sorted((pk, name) for name, _, pk in described if pk)
+            yield _Part(
+                file,
+                table,
+                tuple((name, _type_of(declared, file)) for name, declared, _ in described),
+                tuple(name for _, name in key),
+            )
+
+
+def _type_of(declared: str, file: Path) -> str:
+    try:
+        return TYPES[declared.upper()]
+    except KeyError:
+        raise BenchmarkError(f"{file}: no published type for SQLite's {declared}") from None
+
+
+def _rows(part: _Part) -> Iterator[tuple[Any, ...]]:
+    names = ", ".join('"' + name.replace('"', '""') + '"' for name, _ in part.columns)
+    table = '"' + part.source.replace('"', '""') + '"'
+    with closing(_open(part.file)) as database:
+        yield from database.execute(f"SELECT {names} FROM {table}")
+
+
+async def judge(
+    reference: Reference, organisation: str, statement: str, got: Result, want: Result
+) -> Comparison:
+    """Compare an answer with the reference's; where they differ, see whether SQL leaves it open.
+
+    A LIMIT inside a statement may pick any of the tied rows, and the whole answer follows from
+    the pick. The answer passes when the reference itself gives it over its own rows in another
+    order; a statement whose answer is determined gives no other, however often that is tried.
+    """
+    verdict = await compare(statement, got, want, partial(reference.run, organisation))
+    for _ in range(SHUFFLES if verdict.verdict is Verdict.DIFFERENT else 0):
+        # Another pick can also make the statement fail; that is not the answer either.
+        with contextlib.suppress(psycopg.Error):
+            async with reference.shuffled(organisation) as run:
+                again = await compare(statement, got, await run(statement), run)
+            if again.verdict is not Verdict.DIFFERENT:
+                return Comparison(Verdict.EQUAL_WITH_TIES)
+    return verdict
