@@ -1,0 +1,196 @@
+"""The command ``oar``.
+
+A command's own work is imported when it runs, so that ``oar --help`` stays quick. Exit status: 0
+done, 1 the answer is no (a question that is not answered, a check with faults), 2 the command
+line, configuration or a policy is wrong, 3 something needed cannot be started or reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn, TypeVar
+
+import typer
+
+FAULTS: Final = 1
+WRONG_INPUT: Final = 2
+OUT_OF_REACH: Final = 3
+
+app = typer.Typer(
+    name="oar",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="One PostgreSQL connection to tables that stay with their owners.",
+)
+user = typer.Typer(no_args_is_help=True, help="Manage who may connect.")
+app.add_typer(user, name="user")
+
+Config = Annotated[
+    Path,
+    typer.Option("--config", "-c", envvar="OAR_CONFIG", help="The configuration file."),
+]
+OptionalConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", envvar="OAR_CONFIG", help="Take host, port and database from this file."
+    ),
+]
+Dsn = Annotated[
+    str | None,
+    typer.Option(
+        "--dsn",
+        envvar="OAR_DSN",
+        help="Where the proxy is, as libpq reads it: postgresql://user@host:6432/oar. "
+        "PGUSER, PGPASSWORD and ~/.pgpass work too.",
+    ),
+]
+
+
+class Output(enum.StrEnum):
+    """How rows are printed."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+
+
+OutputFormat = Annotated[Output, typer.Option("--output", "-o", help="How rows are printed.")]
+
+
+@app.command()
+def serve(config: Config) -> None:
+    """Run the proxy until SIGTERM or SIGINT."""
+    from oar_proxy import log
+    from oar_proxy.app import open_application
+    from oar_proxy.settings import load
+
+    settings = load(config)
+    log.configure(settings.log_level, settings.log_format)
+
+    async def run() -> None:
+        async with open_application(settings) as application:
+            await application.serve_forever()
+
+    _run(run())
+
+
+@app.command()
+def demo(
+    once: Annotated[bool, typer.Option("--once", help="Stop after the questions.")] = False,
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Where the demo keeps its databases.")
+    ] = Path("oar-data/demo"),
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="The proxy's port. Default: 6432 or later."),
+    ] = None,
+) -> None:
+    """Start a marketplace with four owners and ask it questions."""
+    from oar_proxy.demo.command import run_demo
+
+    if not _run(run_demo(directory, port=port, once=once)):
+        _fail("an answer of the demo was not as expected", None, FAULTS)
+
+
+@app.command()
+def ask(
+    question: Annotated[str, typer.Argument(help="The question, in plain language.")],
+    dsn: Dsn = None,
+    config: OptionalConfig = None,
+    output: OutputFormat = Output.table,
+) -> None:
+    """Ask a running proxy a question."""
+    from oar_proxy import client
+
+    client.ask(client.address(dsn, config), question, output.value)
+
+
+@app.command()
+def explain(
+    statement: Annotated[str, typer.Argument(help="A question or a SELECT statement.")],
+    dsn: Dsn = None,
+    config: OptionalConfig = None,
+    output: OutputFormat = Output.table,
+) -> None:
+    """Show how a running proxy would answer a question or a statement, asking no owner."""
+    from oar_proxy import client
+
+    client.explain(client.address(dsn, config), statement, output.value)
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def bench(context: typer.Context) -> None:
+    """Run benchmarks; `oar bench --help` lists them."""
+    from oar_bench.cli import app as commands
+
+    commands(args=context.args, prog_name="oar bench")
+
+
+_Result = TypeVar("_Result")
+
+
+def _run(work: Coroutine[Any, Any, _Result]) -> _Result:
+    if sys.platform == "win32":
+        return asyncio.run(work)
+    import uvloop
+
+    return uvloop.run(work)
+
+
+def _fail(message: str, hint: str | None, status: int) -> NoReturn:
+    typer.echo(f"oar: {message}", err=True)
+    if hint:
+        typer.echo(f"hint: {hint}", err=True)
+    sys.exit(status)
+
+
+def main() -> None:
+    """Run the command line; the package's entry point."""
+    try:
+        app()
+    except BaseExceptionGroup as group:
+        # A task group wraps what one of its tasks raised, however deep.
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        _report(error)
+    except Exception as error:  # noqa: BLE001 - reported or raised again
+        _report(error)
+
+
+def _report(error: BaseException) -> NoReturn:
+    """Print an error that a person can act on and exit; raise every other again."""
+    from oar_adapters.interface import OwnerError
+    from oar_policies.parse import PolicyError
+
+    from oar_proxy.catalog import CatalogConflict
+    from oar_proxy.client import NotConnected, StatementFailed
+    from oar_proxy.errors import OarError
+    from oar_proxy.hub.address import HubError
+    from oar_proxy.settings import ConfigurationError
+
+    hint = getattr(error, "hint", None)
+    match error:
+        case StatementFailed() | OarError():
+            _fail(error.message, hint, FAULTS)
+        case ConfigurationError():
+            _fail(error.message, hint, WRONG_INPUT)
+        case PolicyError() | CatalogConflict():
+            _fail(str(error), hint, WRONG_INPUT)
+        case HubError() | NotConnected():
+            _fail(error.message, hint, OUT_OF_REACH)
+        case OwnerError() | OSError():
+            _fail(str(error), hint, OUT_OF_REACH)
+    raise error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+OAR = Path(sys.executable).with_name("oar")
+
+
+def oar(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [OAR, *arguments],
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        env={"PATH": "/usr/bin:/bin", "COLUMNS": "100", "LC_ALL": "C.UTF-8", **environment},
+        timeout=60,
+    )
+
+
+def test_help_lists_the_commands():
+    shown = oar("--help")
+    assert shown.returncode == 0
+    assert [
+        name
+        for name in ("serve", "demo", "ask", "explain", "check", "catalog", "user", "bench")
+        if f"│ {name} " not in shown.stdout
+    ] == []
+
+
+def test_help_imports_nothing_that_is_slow():
+    """Counted in modules, since a time would depend on the machine."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; import oar_proxy.cli; "
+            "print([m for m in ('asyncpg', 'litellm', 'pglast', 'psycopg', 'pydantic', 'sqlglot',"
+            " 'structlog', 'uvloop', 'oar_bench') if m in sys.modules])",
+        ],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", ["ask", "explain"])
+def test_no_proxy_is_said_in_one_line_with_a_hint(command: str):
+    done = oar(command, "How many orders?", "--dsn", "host=127.0.0.1 port=1 dbname=oar user=x")
+    assert done.returncode == 3
+    assert done.stdout == ""
+    first, second = done.stderr.splitlines()
+    assert first.startswith('oar: connection failed: connection to server at "127.0.0.1", port 1')
+    assert second.startswith("hint: is oar serve running there?")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("serve",), ("check",), ("catalog",), ("user", "list"), ("ask", "x"), ("explain", "x")],
+    ids=" ".join,
+)
+def test_a_configuration_that_is_not_there(arguments: tuple[str, ...], tmp_path: Path):
+    done = oar(*arguments, OAR_CONFIG=str(tmp_path / "oar.yaml"))
+    assert done.returncode == 2
+    first, second = done.stderr.splitlines()
+    assert first == (
+        f"oar: configuration file {tmp_path / 'oar.yaml'} cannot be read: No such file or directory"
+    )
+    assert second.startswith("hint: ")
+
+
+def test_usage_errors_have_a_status_of_their_own():
+    assert oar("ask").returncode == 2
+    assert oar("nonsense").returncode == 2
+
+
+def test_benchmark_commands_are_mounted():
+    shown = oar("bench", "--help")
+    assert shown.returncode == 0
+    assert "Usage: oar bench " in shown.stdout
