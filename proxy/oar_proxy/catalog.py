@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from oar_adapters.interface import OwnerSchema, Table
@@ -119,7 +119,7 @@ def build(published: Sequence[tuple[str, str, OwnerSchema]]) -> Catalog:
         for table in content.tables:
             holders.setdefault((schema, table.name), []).append(Holder(owner, table))
     tables: dict[TableName, PublishedTable] = {}
-    for number, ((schema, name), parts) in enumerate(holders.items(), start=1):
+    for (schema, name), parts in holders.items():
         first = parts[0].table
         shape = [(c.name, c.type) for c in first.columns]
         for part in parts[1:]:
@@ -129,7 +129,7 @@ def build(published: Sequence[tuple[str, str, OwnerSchema]]) -> Catalog:
                     f"columns differ from those of owner {parts[0].owner}"
                 )
         split = len(parts) > 1
-        tables[(schema, name)] = PublishedTable(
+        table = PublishedTable(
             schema=schema,
             name=name,
             columns=tuple(
@@ -142,9 +142,21 @@ def build(published: Sequence[tuple[str, str, OwnerSchema]]) -> Catalog:
                 for i, column in enumerate(first.columns)
             ),
             holders=tuple(parts),
-            planning_name=f"t{number}",
+            planning_name="",
             primary_key=() if split else first.primary_key,
             unique_keys=() if split else first.unique_keys,
             comment=next((part.table.comment for part in parts if part.table.comment), None),
         )
+        tables[(schema, name)] = replace(table, planning_name=_planning_name(table))
     return Catalog(tables)
+
+
+def _planning_name(table: PublishedTable) -> str:
+    """Name the planning table after what it declares.
+
+    Whoever still holds an older catalog then finds no table under the old name, instead of
+    another one's columns and keys.
+    """
+    columns = [(column.name, column.type, column.not_null) for column in table.columns]
+    declared = repr((table.key, columns, table.primary_key, table.unique_keys))
+    return "t" + hashlib.sha256(declared.encode()).hexdigest()[:16]

@@ -1,0 +1,110 @@
+"""Opening a hub, whichever kind the settings name, and the proxy's own connections to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import psycopg
+import psycopg.conninfo
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool
+
+from oar_proxy.hub.address import HubAddress, HubError
+from oar_proxy.hub.bootstrap import bootstrap, create_database
+from oar_proxy.hub.server import embedded_hub, running_hub
+from oar_proxy.settings import HubSettings
+
+AdminPool = AsyncConnectionPool[AsyncConnection[TupleRow]]
+"""Connections of the proxy's own role, in autocommit mode."""
+
+_CONNECT_SECONDS = 10
+
+
+@asynccontextmanager
+async def open_hub(settings: HubSettings) -> AsyncIterator[HubAddress]:
+    """Start or reach the hub and set it up; an embedded one stops at the end of the block.
+
+    Raises :class:`HubError`.
+    """
+    if settings.dsn is not None:
+        yield await _reach(settings, settings.dsn.get_secret_value())
+        return
+    async with embedded_hub(settings) as address:
+        await _set_up(address)
+        yield address
+
+
+@asynccontextmanager
+async def join_hub(settings: HubSettings) -> AsyncIterator[HubAddress]:
+    """Reach the hub of a proxy that runs, else open it: for commands beside ``oar serve``.
+
+    Raises :class:`HubError`.
+    """
+    running = running_hub(settings) if settings.dsn is None else None
+    if running is not None:
+        yield running
+        return
+    async with open_hub(settings) as address:
+        yield address
+
+
+@asynccontextmanager
+async def admin_pool(address: HubAddress, *, size: int = 4) -> AsyncIterator[AdminPool]:
+    """Keep up to ``size`` connections of the proxy's own role, closed at the end of the block."""
+    pool: AdminPool = AsyncConnectionPool(
+        address.conninfo,
+        kwargs={"autocommit": True, "application_name": "oar"},
+        min_size=1,
+        max_size=size,
+        open=False,
+        name="oar",
+    )
+    async with pool:
+        yield pool
+
+
+async def _reach(settings: HubSettings, dsn: str) -> HubAddress:
+    try:
+        parts = psycopg.conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        # Not chained: libpq's message quotes the text, password and all.
+        raise HubError("hub.dsn is not a PostgreSQL connection string") from error.__cause__
+    database = str(parts.get("dbname") or settings.database)
+    address = HubAddress("", 0, database, psycopg.conninfo.make_conninfo(dsn, dbname=database))
+    info = await _set_up(address)
+    return HubAddress(info.host, info.port, database, address.conninfo)
+
+
+async def _set_up(address: HubAddress) -> psycopg.ConnectionInfo:
+    try:
+        async with await _connect_creating(address) as connection:
+            await bootstrap(connection, embedded=address.embedded)
+            return connection.info
+    except psycopg.Error as error:
+        raise HubError(f"the hub could not be set up: {_first_line(error)}") from error
+
+
+async def _connect_creating(address: HubAddress) -> AsyncConnection[TupleRow]:
+    try:
+        return await _connect(address.conninfo)
+    except psycopg.OperationalError as error:
+        # A failed connection attempt carries no SQLSTATE in libpq: ask in the other database.
+        missing = f'database "{address.database}" does not exist' in str(error)
+        if not missing:
+            raise
+    maintenance = psycopg.conninfo.make_conninfo(address.conninfo, dbname="postgres")
+    async with await _connect(maintenance) as connection:
+        await create_database(connection, address.database, embedded=address.embedded)
+    return await _connect(address.conninfo)
+
+
+async def _connect(conninfo: str) -> AsyncConnection[TupleRow]:
+    return await AsyncConnection.connect(
+        conninfo, autocommit=True, connect_timeout=_CONNECT_SECONDS, application_name="oar"
+    )
+
+
+def _first_line(error: psycopg.Error) -> str:
+    return (error.diag.message_primary or str(error)).partition("\n")[0]

@@ -1,0 +1,181 @@
+"""Asking the hub's planner: statements over planning tables, and drafts over guard views.
+
+Nothing is executed here: EXPLAIN without ANALYZE plans, which evaluates immutable functions over
+constants and nothing else. Every statement travels by the extended protocol, which takes exactly
+one statement a message, so that no text can bring a second one along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+import psycopg
+from psycopg import AsyncConnection, sql
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool
+
+from oar_proxy.hub.address import HubAddress
+from oar_proxy.hub.bootstrap import CLIENT_ROLE, PLANNER_ROLE
+
+PLAN_SHAPE: Final[Mapping[str, str]] = {
+    # Hash joins and sequential scans only: then a join's type says which side may be reduced by
+    # the other's keys, and every predicate on a table is a filter of its scan.
+    "enable_nestloop": "off",
+    "enable_mergejoin": "off",
+    "enable_memoize": "off",
+    "enable_material": "off",
+    "enable_indexscan": "off",
+    "enable_indexonlyscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_tidscan": "off",
+    "enable_incremental_sort": "off",
+    "enable_presorted_aggregate": "off",
+    "enable_self_join_elimination": "off",  # an occurrence is asked for on its own
+    "enable_partitionwise_join": "off",
+    "enable_partitionwise_aggregate": "off",
+    "max_parallel_workers_per_gather": "0",
+    "debug_parallel_query": "off",
+    "geqo": "off",  # the same statement always gets the same plan
+    "jit": "off",
+}
+"""Settings of every planning connection; those a server version lacks are left out."""
+
+_CONNECTION_SETTINGS: Final[Mapping[str, str]] = {
+    "default_transaction_read_only": "on",
+    "statement_timeout": "10s",  # planning a join of dozens of tables takes a second at most
+    "lock_timeout": "5s",  # publication holds planning tables for as long as its own transaction
+}
+
+_EXPLAIN: Final = "EXPLAIN (VERBOSE, COSTS OFF, FORMAT JSON) "
+
+_NOT_A_SESSION_SETTING: Final = frozenset({"role", "session_authorization"})
+
+
+class PlanningFailed(Exception):
+    """The hub would not plan a statement.
+
+    ``position`` counts characters of the statement from 1. No row was near: the message can
+    quote nothing but the statement and the catalog.
+    """
+
+    def __init__(
+        self, sqlstate: str, message: str, position: int | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+        self.message = message
+        self.position = position
+        self.hint = hint
+
+
+class Planner:
+    """A few planning connections. Use as an asynchronous context manager."""
+
+    def __init__(self, address: HubAddress, *, size: int = 4) -> None:
+        self._plans = _pool(address, PLANNER_ROLE, PLAN_SHAPE, size)
+        self._checks = _pool(address, CLIENT_ROLE, {}, 2)
+
+    async def __aenter__(self) -> Self:
+        await self._plans.open(wait=True)
+        await self._checks.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._plans.close()
+        await self._checks.close()
+
+    async def explain(
+        self, statement: str, session_settings: Mapping[str, str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the plan (``EXPLAIN … FORMAT JSON``) of a statement over planning tables.
+
+        ``session_settings`` are those of the client that bear on meaning (``TimeZone``,
+        ``DateStyle``, ``search_path`` …). Raises :class:`PlanningFailed`.
+        """
+        return await _explain(self._plans, statement, session_settings or {})
+
+    async def check(
+        self, statement: str, session_settings: Mapping[str, str] | None = None
+    ) -> str | None:
+        """Return why a statement over published tables is not valid for a client, or None."""
+        try:
+            await _explain(self._checks, statement, session_settings or {})
+        except PlanningFailed as failure:
+            return failure.message if failure.hint is None else f"{failure.message}: {failure.hint}"
+        return None
+
+
+class _PlanningConnection(AsyncConnection[TupleRow]):
+    """Remembers the session settings it has, so that a statement costs one round trip."""
+
+    applied: Mapping[str, str]
+
+
+_PlanningPool = AsyncConnectionPool[_PlanningConnection]
+
+
+def _pool(address: HubAddress, role: str, settings: Mapping[str, str], size: int) -> _PlanningPool:
+    async def configure(connection: _PlanningConnection) -> None:
+        await _set(connection, dict(_CONNECTION_SETTINGS) | dict(settings))
+        await connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+        connection.applied = {}
+
+    return AsyncConnectionPool(
+        address.conninfo,
+        connection_class=_PlanningConnection,
+        kwargs={"autocommit": True, "application_name": "oar planner", "prepare_threshold": None},
+        configure=configure,
+        min_size=1,
+        max_size=size,
+        open=False,
+        name=f"oar {role}",
+    )
+
+
+async def _set(connection: _PlanningConnection, settings: Mapping[str, str]) -> None:
+    await connection.execute(
+        "SELECT set_config(s.name, s.value, false) FROM unnest(%s::text[], %s::text[])"
+        " AS s(name, value) WHERE current_setting(s.name, true) IS NOT NULL",
+        (list(settings), list(settings.values())),
+    )
+
+
+async def _explain(
+    pool: _PlanningPool, statement: str, settings: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    if forbidden := {name.lower() for name in settings} & _NOT_A_SESSION_SETTING:
+        raise ValueError(f"not a session setting: {', '.join(sorted(forbidden))}")
+    try:
+        async with pool.connection() as connection:
+            if connection.applied != settings:
+                await _apply(connection, settings)
+            # Binary results put a statement without parameters on the extended protocol too.
+            cursor = connection.cursor(binary=True)
+            await cursor.execute(_EXPLAIN + statement)
+            (plan,) = await cursor.fetchone() or ([],)
+    except psycopg.Error as error:
+        raise _failure(error) from error
+    return list(plan)
+
+
+async def _apply(connection: _PlanningConnection, settings: Mapping[str, str]) -> None:
+    try:
+        for name in connection.applied.keys() - settings.keys():
+            await connection.execute(sql.SQL("RESET {}").format(sql.Identifier(name)))
+        await _set(connection, settings)
+    except BaseException:
+        await connection.close()  # nobody knows what it has now; the pool opens another
+        raise
+    connection.applied = dict(settings)
+
+
+def _failure(error: psycopg.Error) -> PlanningFailed:
+    diagnosis = error.diag
+    position = diagnosis.statement_position
+    return PlanningFailed(
+        error.sqlstate or "58000",
+        diagnosis.message_primary or "the hub's planner could not be reached",
+        max(1, int(position) - len(_EXPLAIN)) if position else None,
+        diagnosis.message_hint,
+    )

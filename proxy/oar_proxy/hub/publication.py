@@ -1,0 +1,394 @@
+"""Writing the catalog into the hub: guard views for clients, planning tables for the planner.
+
+A client sees ``<schema>.<table>`` as a view over a function that raises, so a statement the proxy
+did not catch fails instead of finding no rows (wire.md, finding 1). The planner sees
+``oar_plan.<planning name>``, an empty table with the same columns and the keys and NOT NULLs the
+owners enforce: it reasons from them, so nothing weaker may be declared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import AsyncConnection, sql
+from psycopg.rows import TupleRow
+from psycopg.types.json import Jsonb
+
+from oar_proxy.catalog import Catalog, PublishedTable, TableName
+from oar_proxy.hub.access import AdminPool
+from oar_proxy.hub.address import HubError
+from oar_proxy.hub.bootstrap import HUB_LOCK
+
+_LOCK_TIMEOUT: Final = "500ms"
+"""Less than deadlock_timeout (1 s): publication gives way before a client could be the victim."""
+
+_NAME_BYTES: Final = 63
+_KEY_COLUMNS: Final = 32
+_TABLE_COLUMNS: Final = 1600
+
+_RESERVED_SCHEMAS: Final = frozenset(
+    {"information_schema", "oar", "oar_internal", "oar_plan", "public"}
+)
+_SYSTEM_COLUMNS: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+
+# The grammar of format_type for the hub's own types, so that the text can stand in a statement.
+_TYPE_NAME: Final = re.compile(
+    r'(?:[a-z_][a-z0-9_]*|"char")(?: [a-z]+)*'
+    r"(?:\(\d{1,10}(?:,-?\d{1,10})?\))?(?: [a-z]+)*(?:\[\])?"
+)
+
+
+class PublicationRefused(HubError):
+    """The catalog cannot be published as it is; the hub keeps what it had."""
+
+
+class PublicationBlocked(HubError):
+    """A client's transaction holds a table that changed; the hub keeps what it had. Try later."""
+
+
+async def publish(pool: AdminPool, catalog: Catalog) -> bool:
+    """Make the hub hold exactly this catalog, in one transaction. Returns whether it changed.
+
+    Tables that did not change are not touched, and sessions go on. Raises
+    :class:`PublicationRefused`, :class:`PublicationBlocked` or :class:`HubError`.
+    """
+    try:
+        async with pool.connection() as connection, connection.transaction():
+            return await _publish(connection, catalog)
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
+        raise PublicationBlocked(
+            "the catalog changed, and a client's transaction still uses the old one"
+        ) from error
+    except psycopg.Error as error:
+        reason = error.diag.message_primary or "the hub could not be reached"
+        raise HubError(f"the catalog could not be published: {reason}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A table as the hub holds it."""
+
+    position: int
+    content: dict[str, Any]
+
+
+async def _publish(connection: AsyncConnection[TupleRow], catalog: Catalog) -> bool:
+    await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+    await connection.execute("SET LOCAL search_path = ''")
+    await connection.execute("SELECT pg_advisory_xact_lock(%s)", (HUB_LOCK,))
+    stored = await _stored(connection)
+    wanted = {
+        key: _Stored(position, _content(table))
+        for position, (key, table) in enumerate(catalog.tables.items(), start=1)
+    }
+    if stored == wanted:
+        return False
+    changed = [
+        table
+        for key, table in catalog.tables.items()
+        if key not in stored or stored[key].content != wanted[key].content
+    ]
+    _check_names(changed)
+    keyable = await _check_types(connection, changed)
+    schemas = await _published_schemas(connection)
+    await _check_schemas(connection, set(catalog.schemas) - schemas)
+    reshaped = {
+        key for key in stored if key not in wanted or _shape(stored[key]) != _shape(wanted[key])
+    }
+    await _check_dependents(connection, reshaped)
+    statements = [
+        *_drop(stored, wanted, reshaped),
+        *_create_schemas(catalog, schemas),
+        *_create(changed, stored, reshaped, keyable),
+    ]
+    if statements:
+        await connection.execute(sql.SQL(";\n").join(statements))
+    await _store(connection, catalog, wanted)
+    for schema in sorted(schemas - set(catalog.schemas)):
+        await _drop_schema(connection, schema)
+    await _set_search_path(connection, catalog)
+    return True
+
+
+# --- what the hub holds ---------------------------------------------------------------------
+
+
+def _content(table: PublishedTable) -> dict[str, Any]:
+    return {
+        "columns": [
+            {"name": c.name, "type": c.type, "not_null": c.not_null, "comment": c.comment}
+            for c in table.columns
+        ],
+        "owners": list(table.owners),
+        "primary_key": list(table.primary_key),
+        "unique_keys": [list(key) for key in table.unique_keys],
+        "comment": table.comment,
+        "planning_name": table.planning_name,
+    }
+
+
+def _shape(stored: _Stored) -> list[tuple[str, str]]:
+    """Return what a guard view is made of: a change of anything else leaves the view alone."""
+    return [(column["name"], column["type"]) for column in stored.content["columns"]]
+
+
+async def _stored(connection: AsyncConnection[TupleRow]) -> dict[TableName, _Stored]:
+    cursor = await connection.execute(
+        "SELECT schema, name, position, content FROM oar_internal.published"
+    )
+    return {
+        (schema, name): _Stored(position, content)
+        for schema, name, position, content in await cursor.fetchall()
+    }
+
+
+async def _published_schemas(connection: AsyncConnection[TupleRow]) -> set[str]:
+    cursor = await connection.execute("SELECT name FROM oar_internal.published_schema")
+    return {name for (name,) in await cursor.fetchall()}
+
+
+async def _store(
+    connection: AsyncConnection[TupleRow], catalog: Catalog, wanted: dict[TableName, _Stored]
+) -> None:
+    await connection.execute(
+        "DELETE FROM oar_internal.published; DELETE FROM oar_internal.published_schema"
+    )
+    async with connection.cursor() as cursor:
+        await cursor.executemany(
+            "INSERT INTO oar_internal.published (schema, name, position, content)"
+            " VALUES (%s, %s, %s, %s)",
+            [(*key, stored.position, Jsonb(stored.content)) for key, stored in wanted.items()],
+        )
+        await cursor.execute(
+            "INSERT INTO oar_internal.published_schema SELECT unnest(%s::text[])",
+            (list(catalog.schemas),),
+        )
+
+
+# --- what can be published ------------------------------------------------------------------
+
+
+def _check_names(tables: Sequence[PublishedTable]) -> None:
+    for table in tables:
+        where = f"{table.owners[0]}: {table.schema}.{table.name}"
+        if table.schema in _RESERVED_SCHEMAS or table.schema.startswith("pg_"):
+            raise PublicationRefused(
+                f'owner {table.owners[0]}: schema "{table.schema}" is the hub\'s own',
+                hint="set the owner's schema to another name",
+            )
+        names = [column.name for column in table.columns]
+        for name in (table.schema, table.name, *names):
+            if not name or "\0" in name or len(name.encode()) > _NAME_BYTES:
+                raise PublicationRefused(
+                    f'owner {where}: name "{name}" is empty or longer than {_NAME_BYTES} bytes'
+                )
+        for name in names:
+            if name in _SYSTEM_COLUMNS or names.count(name) > 1:
+                raise PublicationRefused(
+                    f'owner {where}: column name "{name}" is PostgreSQL\'s own or used twice'
+                )
+        if len(names) > _TABLE_COLUMNS:
+            raise PublicationRefused(f"owner {where}: more than {_TABLE_COLUMNS} columns")
+
+
+async def _check_types(
+    connection: AsyncConnection[TupleRow], tables: Sequence[PublishedTable]
+) -> frozenset[str]:
+    """Check that the hub knows every type; return those that a key can be declared over."""
+    used = sorted({column.type for table in tables for column in table.columns})
+    cursor = await connection.execute(
+        """
+        SELECT t.name,
+               p.typtype IN ('b', 'r', 'm'),
+               o.opcintype IS NOT NULL OR p.typname = 'varchar'
+        FROM unnest(%s::text[]) AS t(name)
+        LEFT JOIN pg_catalog.pg_type AS p ON p.oid = pg_catalog.to_regtype(t.name)
+        LEFT JOIN pg_catalog.pg_opclass AS o
+               ON o.opcintype = p.oid AND o.opcdefault
+              AND o.opcmethod = (SELECT oid FROM pg_catalog.pg_am WHERE amname = 'btree')
+        """,
+        ([name for name in used if _TYPE_NAME.fullmatch(name)],),
+    )
+    known = {name: keyable for name, usable, keyable in await cursor.fetchall() if usable}
+    for table in tables:
+        for column in table.columns:
+            if column.type not in known:
+                raise PublicationRefused(
+                    f"owner {table.owners[0]}: column {table.schema}.{table.name}.{column.name} "
+                    f'has type "{column.type}", which the hub does not know',
+                    hint="publish it under another type, or hide the column by policy",
+                )
+    return frozenset(name for name, keyable in known.items() if keyable)
+
+
+async def _check_schemas(connection: AsyncConnection[TupleRow], new: set[str]) -> None:
+    cursor = await connection.execute(
+        "SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname = ANY(%s)", (sorted(new),)
+    )
+    for (name,) in await cursor.fetchall():
+        raise PublicationRefused(
+            f'schema "{name}" is in the hub already, and was not published by oar',
+            hint="rename it, or set the owner's schema to another name",
+        )
+
+
+async def _check_dependents(
+    connection: AsyncConnection[TupleRow], reshaped: set[TableName]
+) -> None:
+    """Refuse to take away what an administrator's own views and functions stand on.
+
+    Clients' temporary ones go with the table they were made for.
+    """
+    cursor = await connection.execute(
+        """
+        SELECT n.nspname, c.relname, pg_catalog.pg_describe_object(d.classid, d.objid, 0)
+        FROM unnest(%s::text[], %s::text[]) AS t(schema, name)
+        JOIN pg_catalog.pg_namespace AS n ON n.nspname = t.schema
+        JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.name
+        JOIN pg_catalog.pg_depend AS d
+          ON d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid = c.oid
+         AND d.deptype = 'n'
+        LEFT JOIN pg_catalog.pg_rewrite AS r
+          ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND r.oid = d.objid
+        LEFT JOIN pg_catalog.pg_class AS v ON v.oid = r.ev_class
+        LEFT JOIN pg_catalog.pg_proc AS f
+          ON d.classid = 'pg_catalog.pg_proc'::regclass AND f.oid = d.objid
+        WHERE (v.relpersistence <> 't' AND v.oid <> c.oid)
+           OR NOT pg_catalog.pg_is_other_temp_schema(f.pronamespace)
+        """,
+        ([schema for schema, _ in reshaped], [name for _, name in reshaped]),
+    )
+    for schema, name, dependent in await cursor.fetchall():
+        raise PublicationRefused(
+            f"table {schema}.{name} changed, and the hub's {dependent} stands on its old form",
+            hint="drop it; make it again when the table is published",
+        )
+
+
+# --- statements -----------------------------------------------------------------------------
+
+
+def _drop(
+    stored: dict[TableName, _Stored], wanted: dict[TableName, _Stored], reshaped: set[TableName]
+) -> Iterator[sql.Composable]:
+    for key in reshaped:
+        yield sql.SQL("DROP VIEW IF EXISTS {} CASCADE").format(sql.Identifier(*key))
+    for key, old in stored.items():
+        if key not in wanted or wanted[key].content != old.content:
+            yield sql.SQL("DROP TABLE IF EXISTS {}").format(_planning(old.content["planning_name"]))
+
+
+def _create_schemas(catalog: Catalog, present: set[str]) -> Iterator[sql.Composable]:
+    for schema in catalog.schemas:
+        if schema not in present:
+            name = sql.Identifier(schema)
+            yield sql.SQL("CREATE SCHEMA {}").format(name)
+            yield sql.SQL("GRANT USAGE ON SCHEMA {} TO oar_client").format(name)
+
+
+def _create(
+    changed: Sequence[PublishedTable],
+    stored: dict[TableName, _Stored],
+    reshaped: set[TableName],
+    keyable: frozenset[str],
+) -> Iterator[sql.Composable]:
+    for table in changed:
+        yield from _planning_table(table, keyable)
+        if table.key not in stored or table.key in reshaped:
+            yield from _guard_view(table)
+        yield from _comments(table)
+
+
+def _planning_table(table: PublishedTable, keyable: frozenset[str]) -> Iterator[sql.Composable]:
+    name = _planning(table.planning_name)
+    parts: list[sql.Composable] = [
+        sql.SQL("{} {}{}").format(
+            sql.Identifier(column.name),
+            sql.SQL(column.type),
+            sql.SQL(" NOT NULL" if column.not_null else ""),
+        )
+        for column in table.columns
+    ]
+    parts += _keys(table, keyable)
+    yield sql.SQL("CREATE TABLE {} ({})").format(name, sql.SQL(", ").join(parts))
+    yield sql.SQL("GRANT SELECT ON {} TO oar_planner").format(name)
+
+
+def _keys(table: PublishedTable, keyable: frozenset[str]) -> Iterator[sql.Composable]:
+    """Return the keys that PostgreSQL can hold; one left out only leaves the planner less to use.
+
+    PRIMARY KEY implies NOT NULL, which not every owner's does (SQLite): then it is UNIQUE here.
+    """
+    declared = [key for key in (table.primary_key, *table.unique_keys) if key]
+    for key in dict.fromkeys(declared):
+        columns = [table.column(name) for name in key]
+        if len(key) > _KEY_COLUMNS or any(c.type not in keyable for c in columns):
+            continue
+        primary = key == table.primary_key and all(column.not_null for column in columns)
+        yield sql.SQL("{} ({})").format(
+            sql.SQL("PRIMARY KEY" if primary else "UNIQUE"),
+            sql.SQL(", ").join(map(sql.Identifier, key)),
+        )
+
+
+def _guard_view(table: PublishedTable) -> Iterator[sql.Composable]:
+    name = sql.Identifier(*table.key)
+    columns = sql.SQL(", ").join(
+        sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.type))
+        for column in table.columns
+    )
+    yield sql.SQL("CREATE VIEW {} AS SELECT * FROM oar_internal.guard({}, {}) AS t({})").format(
+        name, sql.Literal(table.schema), sql.Literal(table.name), columns
+    )
+    yield sql.SQL("GRANT SELECT ON {} TO oar_client").format(name)
+
+
+def _comments(table: PublishedTable) -> Iterator[sql.Composable]:
+    yield sql.SQL("COMMENT ON VIEW {} IS {}").format(
+        sql.Identifier(*table.key), _text(table.comment)
+    )
+    for column in table.columns:
+        yield sql.SQL("COMMENT ON COLUMN {} IS {}").format(
+            sql.Identifier(*table.key, column.name), _text(column.comment)
+        )
+
+
+def _text(comment: str | None) -> sql.Literal:
+    return sql.Literal(comment.replace("\0", "") if comment else None)
+
+
+def _planning(name: str) -> sql.Identifier:
+    return sql.Identifier("oar_plan", name)
+
+
+async def _drop_schema(connection: AsyncConnection[TupleRow], schema: str) -> None:
+    try:
+        async with connection.transaction():
+            await connection.execute(sql.SQL("DROP SCHEMA {}").format(sql.Identifier(schema)))
+    except psycopg.errors.DependentObjectsStillExist:
+        return  # an administrator put something of his own there: it stays, and so does the schema
+
+
+async def _set_search_path(connection: AsyncConnection[TupleRow], catalog: Catalog) -> None:
+    # New sessions find published tables without a schema; those under way keep their own path.
+    path = sql.SQL(", ").join(
+        sql.Identifier(name) for name in ("$user", "public", *catalog.schemas)
+    )
+    wanted = "search_path=" + path.as_string(connection)
+    cursor = await connection.execute(
+        "SELECT count(*) FROM pg_catalog.pg_db_role_setting AS s, unnest(s.setconfig) AS c(entry)"
+        " WHERE s.setdatabase = (SELECT oid FROM pg_catalog.pg_database"
+        " WHERE datname = current_database()) AND s.setrole = 0 AND c.entry = %s",
+        (wanted,),
+    )
+    (present,) = await cursor.fetchone() or (0,)
+    if not present:
+        await connection.execute(
+            sql.SQL("ALTER DATABASE {} SET search_path = {}").format(
+                sql.Identifier(connection.info.dbname), path
+            )
+        )

@@ -1,0 +1,527 @@
+"""The embedded server: made, started, recovered and stopped inside one directory.
+
+The directory (``hub.data_dir``) holds::
+
+    lock             held by the proxy that uses the directory
+    admin-password   of role oar_admin, readable by the server's OS user only
+    pgdata/          PostgreSQL's own files
+    log/             PostgreSQL's log, a file a weekday
+    run/             the socket, unless its path would be too long
+
+The server listens on that socket only. Under root it runs as another OS user, because PostgreSQL
+refuses to run as root.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pwd
+import secrets
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psycopg.conninfo
+
+from oar_proxy.hub.address import HubAddress, HubError
+from oar_proxy.hub.binaries import ServerBinaries, find_binaries
+from oar_proxy.settings import HubSettings
+
+ADMIN_ROLE: Final = "oar_admin"
+SERVER_ACCOUNT: Final = "oar-hub"
+"""The OS user the server runs as when the proxy runs as root; created when missing."""
+
+PORT: Final = 5432
+"""Only names the socket file; the server listens on no network address."""
+
+_SOCKET_PATH_LIMIT: Final = 103
+"""Bytes of a socket's path: 107 on Linux, 103 on macOS and the BSDs."""
+
+_SOCKET_DIRECTORY_PREFIX: Final = "oar-hub-"
+
+_START_SECONDS: Final = 600
+"""Recovery after a crash replays the log since the last checkpoint before the server is ready."""
+
+_STOP_SECONDS: Final = 60
+
+# Written once, at the end of a new postgresql.conf: an operator's to change.
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "password_encryption": "'scram-sha-256'",
+    # Clients' rows live in statements, not in tables: memory goes to hashing and sorting them.
+    "work_mem": "'32MB'",
+    "max_locks_per_transaction": "256",  # one transaction publishes the whole catalog
+    "max_wal_size": "'256MB'",
+    "max_logical_replication_workers": "0",
+    "jit": "off",  # compiling costs more than the short statements of a hub gain
+    # The log must never hold a statement or a value: PostgreSQL's ERROR messages quote both.
+    "log_min_messages": "'log'",
+    "log_min_error_statement": "'panic'",
+    "log_error_verbosity": "'terse'",
+    "logging_collector": "on",
+    "log_filename": "'hub-%a.log'",
+    "log_truncate_on_rotation": "on",
+    "log_rotation_age": "'1d'",
+    "log_rotation_size": "0",
+}
+
+_HBA: Final = "# Written by oar: the socket is the only way in, with a password.\n" + (
+    "local all all scram-sha-256\n"
+)
+
+
+@asynccontextmanager
+async def embedded_hub(settings: HubSettings) -> AsyncIterator[HubAddress]:
+    """Run the embedded server for the length of the block.
+
+    Raises :class:`HubError` when the directory is in use, or the server cannot be started.
+    """
+    server = EmbeddedServer(settings)
+    starting = asyncio.ensure_future(asyncio.to_thread(server.start))
+    try:
+        address = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # The thread cannot be interrupted: a server that came up meanwhile must not be left over.
+        with contextlib.suppress(HubError):
+            await starting
+            await asyncio.to_thread(server.stop)
+        raise
+    try:
+        yield address
+    finally:
+        await asyncio.shield(asyncio.to_thread(server.stop))
+
+
+def running_hub(settings: HubSettings) -> HubAddress | None:
+    """Return the address of the embedded server another process runs, None when there is none.
+
+    Raises :class:`HubError` when its password may not be read.
+    """
+    return EmbeddedServer(settings).running()
+
+
+@dataclass(frozen=True, slots=True)
+class _Account:
+    uid: int
+    gid: int
+    name: str
+
+
+class EmbeddedServer:
+    """One server over one directory. Not thread-safe; every call blocks."""
+
+    def __init__(self, settings: HubSettings) -> None:
+        self._settings = settings
+        self._directory = settings.data_dir.expanduser().absolute()
+        self._pgdata = self._directory / "pgdata"
+        self._log = self._directory / "log"
+        self._password_file = self._directory / "admin-password"
+        self._lock: int | None = None
+        self._account: _Account | None = None
+        self._binaries: ServerBinaries | None = None
+
+    def start(self) -> HubAddress:
+        """Take the directory, recover what an earlier proxy left there, and start the server.
+
+        Raises :class:`HubError`; then nothing is left running and the directory is free again.
+        """
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._lock = _take_lock(self._directory / "lock")
+        except OSError as error:
+            raise HubError(f"hub directory {self._directory}: {error.strerror}") from error
+        try:
+            return self._start()
+        except OSError as error:
+            self._release()
+            raise HubError(f"hub directory {self._directory}: {error}") from error
+        except BaseException:
+            self._release()
+            raise
+
+    def stop(self) -> None:
+        """Stop the server, ending its connections, and free the directory."""
+        try:
+            self._stop_server()
+        finally:
+            self._release()
+
+    def running(self) -> HubAddress | None:
+        """Return the address of a server that runs over the directory, whoever started it."""
+        pid = _read_postmaster(self._pgdata)
+        if pid is None or not pid.alive:
+            return None
+        return self._address(pid.socket_directory)
+
+    def _start(self) -> HubAddress:
+        self._account = self._server_account()
+        self._make_directories()
+        self._binaries = find_binaries(self._initialised_major())
+        self._check_access()
+        self._stop_server()
+        if not self._pgdata.exists():
+            self._initialise()
+        socket_directory = self._socket_directory()
+        self._launch(socket_directory)
+        return self._address(str(socket_directory))
+
+    # --- the OS user ------------------------------------------------------------------------
+
+    def _server_account(self) -> _Account | None:
+        owner = self._pgdata.stat().st_uid if self._pgdata.exists() else None
+        if os.geteuid() != 0:
+            if owner not in (None, os.geteuid()):
+                raise HubError(
+                    f"hub directory {self._pgdata} belongs to another OS user (uid {owner})",
+                    hint="run oar as that user or as root, or set hub.data_dir",
+                )
+            if owner is None:
+                _require_name(os.geteuid())
+            return None
+        if owner == 0:
+            raise HubError(
+                f"hub directory {self._pgdata} belongs to root, as which no PostgreSQL runs",
+                hint=f"chown -R {SERVER_ACCOUNT} {self._pgdata}",
+            )
+        if owner is not None:
+            return _Account(owner, self._pgdata.stat().st_gid, f"uid {owner}")
+        return _dedicated_account()
+
+    def _make_directories(self) -> None:
+        if self._account is not None:
+            self._directory.chmod(0o711)
+        self._make_private(self._log)
+        if not self._password_file.exists():
+            self._write_password()
+
+    def _make_private(self, directory: Path) -> None:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        self._give(directory)
+
+    def _give(self, path: Path) -> None:
+        if self._account is not None:
+            os.chown(path, self._account.uid, self._account.gid)
+
+    def _write_password(self) -> None:
+        if self._pgdata.exists():
+            raise HubError(
+                f"the hub's {self._password_file} is missing, and its server exists",
+                hint="restore the file, or set a new password as docs/operator.md describes",
+            )
+        descriptor = os.open(self._password_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+        self._give(self._password_file)
+
+    def _check_access(self) -> None:
+        """Say which directory keeps the server's OS user out, before PostgreSQL fails on it."""
+        if self._account is None:
+            return
+        binaries = self._programs().directory
+        for what, target, hint in (
+            ("the hub's directory", self._log, "set hub.data_dir to one that it can, "),
+            ("the PostgreSQL programs", binaries, "install oar where it can, "),
+        ):
+            blocked = next((p for p in _with_parents(target) if not self._may_enter(p)), None)
+            if blocked is not None:
+                raise HubError(
+                    f"OS user {self._account.name} runs the hub's server, and may not enter "
+                    f"{blocked} to reach {what}",
+                    hint=hint + f"allow it (chmod o+x {blocked}), or run oar as an ordinary user",
+                )
+
+    def _may_enter(self, directory: Path) -> bool:
+        command = ["/bin/sh", "-c", 'cd -P -- "$1"', "sh", str(directory)]
+        return self._run(command).returncode == 0
+
+    # --- running programs -------------------------------------------------------------------
+
+    def _programs(self) -> ServerBinaries:
+        if self._binaries is None:
+            self._binaries = find_binaries(self._initialised_major())
+        return self._binaries
+
+    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        # A clean environment: the proxy's holds owners' credentials, and PG… variables would
+        # change what the programs do.
+        kept = {n: os.environ[n] for n in ("TZ", "LD_LIBRARY_PATH", "TMPDIR") if n in os.environ}
+        account = self._account
+        return subprocess.run(  # noqa: S603 - programs found by this package
+            command,
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=[] if account else None,
+            umask=0o077,
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"} | kept,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+
+    def _program(self, name: str, *arguments: str) -> None:
+        answer = self._run([str(self._programs().directory / name), *arguments])
+        if answer.returncode != 0:
+            reason = _reason(answer.stderr) or _reason(self._start_log()) or "no message"
+            raise HubError(f"the hub's {name} failed: {reason}", hint=f"see {self._log}")
+
+    def _start_log(self) -> str:
+        path = self._log / "start.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    # --- making the files -------------------------------------------------------------------
+
+    def _initialised_major(self) -> int | None:
+        version = self._pgdata / "PG_VERSION"
+        if not self._pgdata.exists():
+            return None
+        try:
+            return int(version.read_text().strip())
+        except (OSError, ValueError) as error:
+            raise HubError(
+                f"hub directory {self._pgdata} holds no PostgreSQL data",
+                hint="restore it from a backup, or move it away to begin anew",
+            ) from error
+
+    def _initialise(self) -> None:
+        # Made under another name, so that an interrupted initdb is never taken for a server.
+        fresh = self._directory / "pgdata.new"
+        if fresh.exists():
+            shutil.rmtree(fresh)
+        self._make_private(fresh)
+        self._program(
+            "initdb",
+            f"--pgdata={fresh}",
+            f"--username={ADMIN_ROLE}",
+            f"--pwfile={self._password_file}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--no-instructions",
+            *_locale_arguments(self._programs().major),
+        )
+        defaults = dict(_DEFAULTS) | {"log_directory": _quoted(str(self._log))}
+        if self._programs().major >= 18:
+            # Nothing here is read from disk in bulk: three worker processes would only idle.
+            defaults["io_method"] = "'sync'"
+        with (fresh / "postgresql.conf").open("a", encoding="utf-8") as file:
+            file.write("\n# Written by oar when it made this directory; change as you see fit.\n")
+            file.writelines(f"{name} = {value}\n" for name, value in defaults.items())
+        (fresh / "pg_hba.conf").write_text(_HBA, encoding="utf-8")
+        fresh.rename(self._pgdata)
+        _sync_directory(self._directory)
+
+    def _socket_directory(self) -> Path:
+        directory = self._directory / "run"
+        path = directory / f".s.PGSQL.{PORT}"
+        if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT:
+            self._make_private(directory)
+            return directory
+        short = Path(tempfile.mkdtemp(prefix=_SOCKET_DIRECTORY_PREFIX))
+        self._give(short)
+        return short
+
+    # --- running it -------------------------------------------------------------------------
+
+    def _launch(self, socket_directory: Path) -> None:
+        self._remove_stale_pid_file()
+        (self._log / "start.log").unlink(missing_ok=True)
+        required = {
+            "listen_addresses": "",
+            "port": str(PORT),
+            "unix_socket_directories": f'"{socket_directory}"',
+            "unix_socket_permissions": "0700",
+            "max_connections": str(self._settings.max_connections),
+        }
+        options = [part for name, value in required.items() for part in ("-c", f"{name}={value}")]
+        self._program(
+            "pg_ctl",
+            "start",
+            "--wait",
+            f"--timeout={_START_SECONDS}",
+            f"--pgdata={self._pgdata}",
+            f"--log={self._log / 'start.log'}",
+            f"--options={shlex.join(options)}",
+        )
+
+    def _stop_server(self) -> None:
+        postmaster = _read_postmaster(self._pgdata)
+        if postmaster is None or not postmaster.alive:
+            return
+        arguments = ("stop", "--wait", f"--timeout={_STOP_SECONDS}", f"--pgdata={self._pgdata}")
+        try:
+            self._program("pg_ctl", *arguments, "--mode=fast")
+        except HubError:
+            # Fast has had its minute; immediate loses nothing that was committed.
+            self._program("pg_ctl", *arguments, "--mode=immediate")
+        socket_directory = Path(postmaster.socket_directory)
+        if socket_directory.name.startswith(_SOCKET_DIRECTORY_PREFIX):
+            shutil.rmtree(socket_directory, ignore_errors=True)
+
+    def _remove_stale_pid_file(self) -> None:
+        # PostgreSQL itself keeps the file whenever *some* process of the same OS user has that
+        # number, which is common in a restarted container. Here it is known that no server runs.
+        (self._pgdata / "postmaster.pid").unlink(missing_ok=True)
+
+    def _address(self, socket_directory: str) -> HubAddress:
+        try:
+            password = self._password_file.read_text(encoding="ascii").strip()
+        except OSError as error:
+            raise HubError(
+                f"the hub's {self._password_file} cannot be read: {error.strerror}",
+                hint="run this as the OS user that runs oar serve",
+            ) from error
+        return HubAddress(
+            host=socket_directory,
+            port=PORT,
+            database=self._settings.database,
+            conninfo=psycopg.conninfo.make_conninfo(
+                host=socket_directory,
+                port=PORT,
+                dbname=self._settings.database,
+                user=ADMIN_ROLE,
+                password=password,
+            ),
+            embedded=True,
+        )
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Postmaster:
+    """What ``postmaster.pid`` says. ``alive``: that process is a server over that directory."""
+
+    pid: int
+    socket_directory: str
+    alive: bool
+
+
+def _read_postmaster(pgdata: Path) -> _Postmaster | None:
+    try:
+        lines = (pgdata / "postmaster.pid").read_text().splitlines()
+        pid = int(lines[0])
+    except (FileNotFoundError, NotADirectoryError, IndexError, ValueError):
+        return None
+    except PermissionError as error:
+        raise HubError(
+            f"hub directory {pgdata} may not be read",
+            hint="run this as the OS user that runs oar serve",
+        ) from error
+    socket_directory = lines[4].strip() if len(lines) > 4 else ""
+    return _Postmaster(pid, socket_directory, _serves(pid, pgdata))
+
+
+def _serves(pid: int, pgdata: Path) -> bool:
+    """Tell whether process ``pid`` is a PostgreSQL server over ``pgdata`` (numbers are reused)."""
+    if Path("/proc/self").exists():
+        try:
+            working = Path(f"/proc/{pid}/cwd").readlink()
+        except OSError:
+            return False
+        return working == pgdata.resolve()
+    listed = subprocess.run(  # noqa: S603
+        ["/bin/ps", "-p", str(pid), "-o", "args="], capture_output=True, text=True, check=False
+    )
+    return f"postgres -D {pgdata}" in listed.stdout
+
+
+def _take_lock(path: Path) -> int:
+    """Return a descriptor that holds the lock; it is not inherited, so it dies with the proxy."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        raise HubError(
+            f"hub directory {path.parent} is in use by another oar (process {holder or 'unknown'})",
+            hint="stop it, or give this one a hub.data_dir of its own",
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"{os.getpid()}\n".encode())
+    return descriptor
+
+
+def _require_name(uid: int) -> None:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        raise HubError(
+            f"the OS user oar runs as (uid {uid}) has no name, and initdb needs one",
+            hint="add it to /etc/passwd, run oar as a named user, or set hub.dsn",
+        ) from None
+
+
+def _dedicated_account() -> _Account:
+    try:
+        entry = pwd.getpwnam(SERVER_ACCOUNT)
+    except KeyError:
+        entry = _create_account()
+    return _Account(entry.pw_uid, entry.pw_gid, entry.pw_name)
+
+
+def _create_account() -> pwd.struct_passwd:
+    commands = {
+        "useradd": ["--system", "--user-group", "--no-create-home", "--shell", "/bin/false"],
+        "adduser": ["-S", "-D", "-H", "-s", "/bin/false"],  # BusyBox
+    }
+    for program, arguments in commands.items():
+        path = shutil.which(program, path="/usr/sbin:/sbin:/usr/bin:/bin")
+        if path is None:
+            continue
+        made = subprocess.run(  # noqa: S603 - a fixed program and fixed arguments
+            [path, *arguments, SERVER_ACCOUNT], capture_output=True, check=False
+        )
+        if made.returncode == 0:
+            return pwd.getpwnam(SERVER_ACCOUNT)
+    raise HubError(
+        f"PostgreSQL does not run as root, and OS user {SERVER_ACCOUNT} could not be created",
+        hint=f"create a system user {SERVER_ACCOUNT}, run oar as an ordinary user, or set hub.dsn",
+    )
+
+
+def _with_parents(path: Path) -> list[Path]:
+    resolved = path.resolve()
+    return [*reversed(resolved.parents), resolved]
+
+
+def _locale_arguments(major: int) -> list[str]:
+    # Text must sort by code point, as owners are asked to (Capabilities.text_order).
+    if major >= 17:
+        return ["--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"]
+    return ["--locale=C.UTF-8", "--lc-messages=C"]
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _reason(output: str) -> str:
+    """Return the line of a program's output that says why, without its level."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for level in ("FATAL:", "PANIC:", "error:"):
+        for line in lines:
+            if level in line:
+                return line.partition(level)[2].strip()
+    return lines[-1] if lines else ""
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
