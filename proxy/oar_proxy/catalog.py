@@ -129,7 +129,7 @@ def build(published: Sequence[tuple[str, str, OwnerSchema]]) -> Catalog:
                     f"columns differ from those of owner {parts[0].owner}"
                 )
         split = len(parts) > 1
-        table = PublishedTable(
+        merged = PublishedTable(
             schema=schema,
             name=name,
             columns=tuple(
@@ -147,7 +147,7 @@ def build(published: Sequence[tuple[str, str, OwnerSchema]]) -> Catalog:
             unique_keys=() if split else first.unique_keys,
             comment=next((part.table.comment for part in parts if part.table.comment), None),
         )
-        tables[(schema, name)] = replace(table, planning_name=_planning_name(table))
+        tables[(schema, name)] = replace(merged, planning_name=_planning_name(merged))
     return Catalog(tables)
 
 
