@@ -1,0 +1,230 @@
+"""The SQL a PostgreSQL owner is sent. Pure: queries in, text out.
+
+Everything that is not a keyword goes through :func:`identifier`, :func:`literal` or
+:func:`type_name`; keys are array parameters and never text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from oar_adapters.interface import (
+    BINARY_TYPES,
+    And,
+    Column,
+    Comparison,
+    KeyFilter,
+    Membership,
+    Not,
+    NullTest,
+    Or,
+    PatternMatch,
+    Predicate,
+    Scan,
+    Statement,
+    Table,
+    base_type,
+    is_binary,
+)
+from oar_adapters.predicates import TEXTS, Leaf
+
+TEXT_FORMAT_TYPES: Final = frozenset(
+    {
+        "bit",
+        "bit varying",
+        "box",
+        "bpchar",
+        "cidr",
+        "circle",
+        "datemultirange",
+        "daterange",
+        "inet",
+        "int4multirange",
+        "int4range",
+        "int8multirange",
+        "int8range",
+        "interval",
+        "json",
+        "jsonb",
+        "line",
+        "lseg",
+        "macaddr",
+        "macaddr8",
+        "nummultirange",
+        "numrange",
+        "path",
+        "point",
+        "polygon",
+        "time with time zone",
+        "tsmultirange",
+        "tsrange",
+        "tstzmultirange",
+        "tstzrange",
+    }
+)
+"""Types published as they are, with cells in text format, besides arrays of publishable types.
+
+Each has one text form a value under the settings of our connections, which the hub reads back.
+``money`` (depends on the locale), ``xml`` (not in every build), object identifiers and
+everything from extensions are published as ``text``.
+"""
+
+_MODIFIER: Final = re.compile(r"\(\d{1,5}(,-?\d{1,4})?\)")
+
+_SPELLINGS: Final = {"character": "bpchar", "bit": '"bit"'}
+"""Names that mean another type without their modifier: SQL's ``character`` is ``character(1)``."""
+
+
+def plain_type(name: str) -> str:
+    """Return a type's name without any modifier: ``interval day to second(3)`` → ``interval``."""
+    plain = base_type(name)
+    return "interval" if plain.startswith("interval ") else plain
+
+
+def publishable(name: str) -> bool:
+    """Tell whether a ``format_type`` name is one the hub has and reads back unchanged."""
+    plain = plain_type(name.removesuffix("[]"))
+    return plain in BINARY_TYPES or plain in TEXT_FORMAT_TYPES
+
+
+def identifier(name: str) -> str:
+    """Quote a name. Raises ``ValueError`` for one PostgreSQL cannot hold."""
+    if not name or "\0" in name:
+        raise ValueError("not a PostgreSQL name: empty, or holds a NUL")
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(value: str, type_: str) -> str:
+    """Write a constant of a type from its text form (``standard_conforming_strings`` is on).
+
+    The type's modifier is dropped: a cast to ``varchar(3)`` would truncate in silence.
+    """
+    if "\0" in value:
+        raise ValueError("not a PostgreSQL value: holds a NUL")
+    return "'" + value.replace("'", "''") + "'::" + type_name(plain_type(type_))
+
+
+def type_name(name: str) -> str:
+    """Spell a ``format_type`` name so that SQL reads the same type back.
+
+    Raises ``ValueError`` for anything but the types we publish and their arrays.
+    """
+    element, array = (name[:-2], "[]") if name.endswith("[]") else (name, "")
+    modifiers = re.findall(r"\([^)]*\)", element)
+    if not publishable(name) or not all(map(_MODIFIER.fullmatch, modifiers)):
+        raise ValueError("not the name of a type this adapter publishes")
+    return _SPELLINGS.get(element, element) + array
+
+
+def value_of(column: Column) -> str:
+    """Write a column as a value of its published type.
+
+    A column published as ``text`` may be of a type the hub does not have (an enumeration,
+    ``citext``): the cast makes the owner compare what the hub compares. On ``text`` itself it
+    is nothing, and leaves indexes usable.
+    """
+    name = identifier(column.source_name)
+    return f"{name}::text" if column.type == "text" else name
+
+
+def cell_of(expression: str, type_: str) -> str:
+    """Write what makes an expression arrive in the format its cells have."""
+    return expression if is_binary(type_) or type_ == "text" else f"{expression}::text"
+
+
+def relation(table: Table) -> str:
+    """Write a table's qualified name: the search path of our connections is ``pg_catalog``."""
+    name = identifier(table.source_name)
+    return f"{identifier(table.source_schema)}.{name}" if table.source_schema else name
+
+
+def scan(query: Scan) -> str:
+    """Write a scan; key lists are parameters ``$1``, ``$2``, … in the order of its filters.
+
+    Without columns the owner counts: one row, one ``bigint``.
+    """
+    conditions = [condition(query.table, predicate) for predicate in query.predicates]
+    conditions += [
+        _membership_of_keys(query.table, key_filter, number)
+        for number, key_filter in enumerate(query.key_filters, start=1)
+    ]
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
+    cells = [cell_of(value_of(column), column.type) for column in query.columns]
+    body = f"SELECT {', '.join(cells)} FROM {relation(query.table)}{where}{limit}"
+    if cells:
+        return body
+    return f"SELECT pg_catalog.count(*) FROM ({body}) AS q"
+
+
+def statement(query: Statement) -> str:
+    """Wrap a whole statement so that its answer has the types the hub expects.
+
+    The statement stands on lines of its own, so a comment at its end cannot swallow the wrapper.
+    A subquery's ORDER BY survives a plain outer SELECT with at most a LIMIT: PostgreSQL adds no
+    node that reorders.
+    """
+    names = [f"c{number}" for number in range(1, len(query.outputs) + 1)]
+    cells = [
+        cell_of(f"q.{name}::{type_name(output.type)}", output.type)
+        for name, output in zip(names, query.outputs, strict=True)
+    ]
+    limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
+    alias = f"q({', '.join(names)})" if names else "q"
+    return f"SELECT {', '.join(cells)} FROM (\n{query.sql}\n) AS {alias}{limit}"
+
+
+def condition(table: Table, predicate: Predicate) -> str:
+    """Write a predicate. The caller has asked ``supports`` first."""
+    match predicate:
+        case And(arguments=arguments):
+            return _joined(table, arguments, " AND ", empty="TRUE")
+        case Or(arguments=arguments):
+            return _joined(table, arguments, " OR ", empty="FALSE")
+        case Not(argument=argument):
+            return f"(NOT {condition(table, argument)})"
+        case _:
+            return _leaf(table.column(predicate.column), predicate)
+
+
+def _leaf(column: Column, leaf: Leaf) -> str:
+    value = value_of(column)
+    match leaf:
+        case Comparison():
+            return _comparison(column, leaf)
+        case Membership(values=()):
+            return "FALSE"
+        case Membership():
+            values = ", ".join(literal(each, leaf.type) for each in leaf.values)
+            return f"{value} IN ({values})"
+        case NullTest():
+            return f"{value} IS NOT NULL" if leaf.negated else f"{value} IS NULL"
+        case PatternMatch():
+            operator = "NOT LIKE" if leaf.negated else "LIKE"
+            return f"{value} {operator} {literal(leaf.pattern, 'text')}"
+
+
+def _joined(table: Table, arguments: tuple[Predicate, ...], word: str, *, empty: str) -> str:
+    if not arguments:
+        return empty
+    return "(" + word.join(condition(table, argument) for argument in arguments) + ")"
+
+
+def _comparison(column: Column, predicate: Comparison) -> str:
+    # Equality of a deterministic collation is that of bytes, and the column's own collation
+    # keeps its indexes usable; order has to be asked for (rules R9, R47).
+    ranged = predicate.op not in ("=", "<>") and base_type(column.type) in TEXTS
+    collate = ' COLLATE pg_catalog."C"' if ranged else ""
+    value = literal(predicate.value, predicate.type)
+    return f"{value_of(column)}{collate} {predicate.op} {value}"
+
+
+def _membership_of_keys(table: Table, key_filter: KeyFilter, number: int) -> str:
+    column = value_of(table.column(key_filter.column))
+    type_ = type_name(plain_type(key_filter.type))
+    # asyncpg has a codec of its own for text[], which takes no undecoded cells; varchar[] is the
+    # same on the wire, and the cast is free.
+    if type_ == "text" or not is_binary(key_filter.type):
+        return f"{column} = ANY (${number}::varchar[]::{type_}[])"
+    return f"{column} = ANY (${number}::{type_}[])"

@@ -1,0 +1,79 @@
+"""What every adapter needs to reason about predicates: combining agreements, type families.
+
+Pure. The rules are those of principle P1 (an owner may keep more rows than PostgreSQL would,
+never fewer) and of three-valued logic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from oar_adapters.interface import (
+    Agreement,
+    And,
+    Comparison,
+    Membership,
+    Not,
+    NullTest,
+    Or,
+    PatternMatch,
+    Predicate,
+    base_type,
+)
+
+Leaf = Comparison | Membership | NullTest | PatternMatch
+
+INTEGERS: Final = frozenset({"smallint", "integer", "bigint"})
+FLOATS: Final = frozenset({"real", "double precision"})
+NUMBERS: Final = INTEGERS | FLOATS | {"numeric"}
+TEXTS: Final = frozenset({"text", "character varying", "character", "bpchar"})
+
+
+def agreement(predicate: Predicate, leaf: Callable[[Leaf], Agreement]) -> Agreement:
+    """Combine what an owner agrees on for the leaves into what it agrees on for the whole.
+
+    A conjunction or disjunction is as good as its worst argument. A negation turns a superset
+    into a subset, so it needs an exact argument.
+    """
+    if isinstance(predicate, And | Or):
+        parts = {agreement(argument, leaf) for argument in predicate.arguments}
+        if Agreement.NONE in parts:
+            return Agreement.NONE
+        return Agreement.SUPERSET if Agreement.SUPERSET in parts else Agreement.EXACT
+    if isinstance(predicate, Not):
+        inner = agreement(predicate.argument, leaf)
+        return inner if inner is Agreement.EXACT else Agreement.NONE
+    return leaf(predicate)
+
+
+def leaves(predicate: Predicate) -> Iterator[Leaf]:
+    """Yield the leaves of a predicate from left to right."""
+    if isinstance(predicate, And | Or):
+        for argument in predicate.arguments:
+            yield from leaves(argument)
+    elif isinstance(predicate, Not):
+        yield from leaves(predicate.argument)
+    else:
+        yield predicate
+
+
+def comparable(column_type: str, value_type: str) -> bool:
+    """Tell whether PostgreSQL compares the two types by an immutable operator.
+
+    Mixing ``date`` or ``timestamp`` with ``timestamp with time zone`` depends on the session's
+    time zone (rule R48); text against a number is an error there (rule R42).
+    """
+    left, right = base_type(column_type), base_type(value_type)
+    if left == right:
+        return True
+    return any(
+        left in family and right in family
+        for family in (NUMBERS, TEXTS, {"date", "timestamp without time zone"})
+    )
+
+
+def pattern_is_complete(pattern: str) -> bool:
+    """Tell whether a LIKE pattern does not end inside an escape (PostgreSQL raises there)."""
+    trailing = len(pattern) - len(pattern.rstrip("\\"))
+    return trailing % 2 == 0
