@@ -38,6 +38,15 @@ class EdgeDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class KeysInDecision:
+    """Whether a query may carry so many keys to an owner; ``max_keys`` None: no limit of its."""
+
+    permit: bool
+    rule: str
+    max_keys: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Unmatched:
     """A name in a policy that nothing the owner publishes answers to: a likely misspelling."""
 
@@ -85,12 +94,12 @@ def decide_edge(policy: Policy, *, table: str, column: str, receiver: str) -> Ed
     return EdgeDecision(False, f"{policy.owner}/default deny", None)
 
 
-def decide_keys_in(policy: Policy, count: int) -> Decision:
-    """Decide whether one query may carry ``count`` keys of other owners to this owner."""
+def decide_keys_in(policy: Policy, count: int) -> KeysInDecision:
+    """Decide whether one query may carry ``count`` join keys to this owner."""
     limit = policy.limits.max_keys_in
     if limit is None:
-        return Decision(True, f"{policy.owner}/default permit")
-    return Decision(count <= limit, f"{policy.owner}/limits.max_keys_in")
+        return KeysInDecision(True, f"{policy.owner}/default permit", None)
+    return KeysInDecision(count <= limit, f"{policy.owner}/limits.max_keys_in", limit)
 
 
 def unmatched(policy: Policy, published: Mapping[str, Collection[str]]) -> tuple[Unmatched, ...]:

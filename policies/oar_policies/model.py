@@ -24,7 +24,7 @@ class OwnerLimits:
     timeout: float | None = None
     """Seconds."""
     max_keys_in: int | None = None
-    """Join keys of other owners one query may carry to this owner; 0 accepts none."""
+    """Join keys one query may carry to this owner, whosever they are; 0 accepts none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,240 @@
+"""The ledger: what was asked of whom and which keys left, written before anything leaves.
+
+Append-only tables in the hub's private schema ``oar_internal``; people read the views in schema
+``oar`` (each principal its own asks, members of ``oar_auditor`` all of them). No key value, no
+question and no statement text is on it: statements and queries appear as SHA-256 digests.
+
+An outcome is a row of its own, written afterwards. A step without one has an unknown outcome: it
+was authorised, and nobody can say that it did not leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Final, Literal, LiteralString, cast
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool
+
+from oar_proxy.errors import LedgerUnavailable
+
+TIMEOUT: Final = 10.0
+"""Seconds a statement waits for the ledger before it is refused. A write takes milliseconds; only
+a hub that is down, restarting or waiting for a lost standby needs longer."""
+
+SUCCESS: Final = "00000"
+"""SQLSTATE of a successful completion."""
+
+Kind = Literal["sql", "question"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One statement or question of a principal.
+
+    Its row is written together with the first step or outcome that names it, so that opening one
+    costs no round trip.
+    """
+
+    id: uuid.UUID
+    principal: str
+    statement: str
+    kind: Kind
+    route: str
+    kappa: int | None
+    catalog_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disclosure:
+    """Keys about to travel: from whose column, to whose column, how many, by which rule.
+
+    Columns are spelt as a policy spells them. ``policy`` is the digest of the policy that decided.
+    """
+
+    from_owner: str
+    from_column: str
+    to_owner: str
+    to_column: str
+    keys: int
+    rule: str
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepEntry:
+    """One query about to leave for an owner. ``keys`` counts all it carries, also own keys."""
+
+    owner: str
+    sql_digest: str
+    row_cap: int
+    row_cap_rule: str
+    keys: int
+    policy: str
+    disclosures: tuple[Disclosure, ...] = ()
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a text, in hex: how statements and queries appear on the ledger."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+async def install(connection: psycopg.AsyncConnection[object]) -> None:
+    """Create or bring up to date the ledger's tables and views, in one transaction.
+
+    ``connection`` is of the proxy's own role, to a hub that `hub.bootstrap` has set up. Safe to
+    run again, and by several proxies at once.
+    """
+    ddl = files("oar_proxy.hub").joinpath("ledger.sql").read_text(encoding="utf-8")
+    async with connection.transaction():
+        await connection.execute(ddl.encode())
+
+
+# One statement, hence one round trip on an autocommit connection. The wave's numbers are drawn
+# first, because RETURNING cannot say which row of the input a number belongs to.
+_ENSURE_ASK: Final[LiteralString] = """
+asked AS (
+  INSERT INTO oar_internal.asks (ask, principal, statement, kind, route, kappa, catalog_version)
+  VALUES (%(ask)s, %(principal)s, %(statement)s, %(kind)s, %(route)s, %(kappa)s, %(catalog)s)
+  ON CONFLICT DO NOTHING
+)"""
+
+_RECORD: Final[LiteralString] = f"""
+WITH {_ENSURE_ASK},
+wave AS MATERIALIZED (
+  SELECT nextval('oar_internal.steps_step_seq') AS step, w.*
+  FROM unnest(%(owner)s::text[], %(sql_digest)s::text[], %(row_cap)s::int8[],
+              %(row_cap_rule)s::text[], %(keys)s::int8[], %(policy)s::text[])
+       WITH ORDINALITY AS w(owner, sql_digest, row_cap, row_cap_rule, keys, policy, position)
+),
+sent AS (
+  INSERT INTO oar_internal.steps (step, ask, owner, sql_digest, row_cap, row_cap_rule, keys, policy)
+  SELECT step, %(ask)s, owner, sql_digest, row_cap, row_cap_rule, keys, policy FROM wave
+),
+disclosed AS (
+  INSERT INTO oar_internal.disclosures
+    (step, from_owner, from_column, to_owner, to_column, keys, rule, policy)
+  SELECT wave.step, d.from_owner, d.from_column, d.to_owner, d.to_column, d.keys, d.rule, d.policy
+  FROM unnest(%(d_position)s::int8[], %(d_from_owner)s::text[], %(d_from_column)s::text[],
+              %(d_to_owner)s::text[], %(d_to_column)s::text[], %(d_keys)s::int8[],
+              %(d_rule)s::text[], %(d_policy)s::text[])
+       AS d(position, from_owner, from_column, to_owner, to_column, keys, rule, policy)
+  JOIN wave USING (position)
+)
+SELECT step, oar_internal.commit_durably() FROM wave ORDER BY position
+"""
+
+# Outcomes are not waited for: WAL keeps the order, and a lost one reads as "unknown".
+_FINISH_STEP: Final[LiteralString] = """
+INSERT INTO oar_internal.step_outcomes (step, sqlstate, rows)
+SELECT %(step)s, %(sqlstate)s, %(rows)s
+FROM set_config('synchronous_commit', 'off', true)
+"""
+
+_FINISH_ASK: Final[LiteralString] = f"""
+WITH {_ENSURE_ASK}
+INSERT INTO oar_internal.ask_outcomes (ask, sqlstate, rows)
+SELECT %(ask)s, %(sqlstate)s, %(rows)s
+FROM set_config('synchronous_commit', 'off', true)
+"""
+
+
+class Ledger:
+    """Writes entries through a pool of administrator connections to the hub's primary.
+
+    With a pool of autocommit connections each write is one round trip; otherwise it is three.
+    """
+
+    def __init__(self, pool: AsyncConnectionPool) -> None:
+        self._pool = pool
+
+    async def open_ask(
+        self,
+        principal: str,
+        statement_fingerprint: str,
+        *,
+        kind: Kind,
+        route: str,
+        kappa: int | None,
+        catalog_version: str,
+    ) -> Ask:
+        """Name an ask. ``statement_fingerprint`` is 64 hex digits, see `digest`."""
+        return Ask(
+            uuid.uuid4(), principal, statement_fingerprint, kind, route, kappa, catalog_version
+        )
+
+    async def record(self, ask: Ask, entries: Sequence[StepEntry]) -> list[int]:
+        """Write a wave of steps and what they disclose; return their numbers, in order.
+
+        On return they are committed and on disk, whatever ``synchronous_commit`` the hub is
+        configured with. Raises :class:`LedgerUnavailable`: then nothing may be sent.
+        """
+        told = [(at, d) for at, entry in enumerate(entries, start=1) for d in entry.disclosures]
+        rows = await self._write(
+            _RECORD,
+            {
+                **_ask_row(ask),
+                "owner": [entry.owner for entry in entries],
+                "sql_digest": [entry.sql_digest for entry in entries],
+                "row_cap": [entry.row_cap for entry in entries],
+                "row_cap_rule": [entry.row_cap_rule for entry in entries],
+                "keys": [entry.keys for entry in entries],
+                "policy": [entry.policy for entry in entries],
+                "d_position": [at for at, _ in told],
+                "d_from_owner": [d.from_owner for _, d in told],
+                "d_from_column": [d.from_column for _, d in told],
+                "d_to_owner": [d.to_owner for _, d in told],
+                "d_to_column": [d.to_column for _, d in told],
+                "d_keys": [d.keys for _, d in told],
+                "d_rule": [d.rule for _, d in told],
+                "d_policy": [d.policy for _, d in told],
+            },
+        )
+        return [cast("int", row[0]) for row in rows]
+
+    async def finish_step(self, entry: int, *, sqlstate: str = SUCCESS, rows: int | None) -> None:
+        """Add a step's outcome, once; ``rows`` is what the owner sent, None when unknown.
+
+        Raises :class:`LedgerUnavailable`; the entry then keeps its unknown outcome.
+        """
+        await self._write(_FINISH_STEP, {"step": entry, "sqlstate": sqlstate, "rows": rows})
+
+    async def finish_ask(self, ask: Ask, *, sqlstate: str = SUCCESS, rows: int | None) -> None:
+        """Add an ask's outcome, once; ``rows`` is what the client was given, None when unknown.
+
+        An ask that was refused before its first step gets its row here, so that refusals are on
+        the ledger too. Raises :class:`LedgerUnavailable`.
+        """
+        await self._write(_FINISH_ASK, {**_ask_row(ask), "sqlstate": sqlstate, "rows": rows})
+
+    async def _write(
+        self, statement: LiteralString, parameters: dict[str, object]
+    ) -> list[tuple[object, ...]]:
+        try:
+            async with asyncio.timeout(TIMEOUT), self._pool.connection() as connection:
+                cursor = await connection.execute(statement, parameters)
+                rows = await cursor.fetchall() if cursor.description else []
+        # Leaving the block above commits; only then has anything been recorded.
+        except (psycopg.Error, OSError, TimeoutError) as error:
+            raise LedgerUnavailable(
+                "the ledger could not be written: nothing of this step was sent",
+                hint="the hub's primary has to accept writes; ask the operator, then retry",
+            ) from error
+        return rows
+
+
+def _ask_row(ask: Ask) -> dict[str, object]:
+    return {
+        "ask": ask.id,
+        "principal": ask.principal,
+        "statement": ask.statement,
+        "kind": ask.kind,
+        "route": ask.route,
+        "kappa": ask.kappa,
+        "catalog": ask.catalog_version,
+    }

@@ -1,0 +1,547 @@
+import asyncio
+import dataclasses
+import uuid
+from collections.abc import Sequence
+
+import psycopg
+import pytest
+from oar_adapters.authorized import Authorized
+from oar_adapters.interface import (
+    And,
+    Column,
+    Comparison,
+    KeyFilter,
+    Membership,
+    Not,
+    NullTest,
+    Or,
+    Output,
+    OwnerSchema,
+    PatternMatch,
+    Scan,
+    Statement,
+    Table,
+)
+from oar_policies.model import default_policy
+from oar_policies.parse import parse_policy
+from oar_proxy.errors import (
+    InsufficientPrivilege,
+    InternalError,
+    LedgerUnavailable,
+    LimitExceeded,
+)
+from oar_proxy.gate import Gate, KeyEdge, KeyOrigin, Step
+from oar_proxy.ledger import Ask, Ledger, StepEntry, digest
+from oar_proxy.settings import Limits
+from psycopg_pool import AsyncConnectionPool
+
+LIMITS = Limits(max_rows=1000, max_keys=100, statement_timeout=30)
+CAP = 1001
+
+POLICIES = {
+    "marketing": """\
+version: 1
+limits: {max_rows: 50, timeout: 5}
+key_disclosure:
+  - {column: promos.order_id, to: [logistics, finance], max_keys: 10}
+  - {column: clients.id, to: ["*"]}
+""",
+    "logistics": """\
+version: 1
+limits: {max_rows: 5000, timeout: 500, max_keys_in: 20}
+tables:
+  deliveries: {deny_columns: [phone]}
+  salaries: {deny: true}
+key_disclosure:
+  - {column: deliveries.*, to: [marketing]}
+""",
+    "finance": "version: 1",
+}
+
+
+class Recorded(Ledger):
+    """Keeps entries in memory, for refusals that must not reach a ledger."""
+
+    def __init__(self) -> None:
+        self.entries: list[StepEntry] = []
+
+    async def record(self, ask: Ask, entries: Sequence[StepEntry]) -> list[int]:
+        first = len(self.entries) + 1
+        self.entries += entries
+        return list(range(first, len(self.entries) + 1))
+
+
+def make_gate(ledger: Ledger | None = None, **policies: str) -> Gate:
+    texts = {**POLICIES, **policies}
+    return Gate(
+        {owner: parse_policy(t, owner=owner, source=f"{owner}.yaml") for owner, t in texts.items()},
+        ledger or Recorded(),
+        LIMITS,
+    )
+
+
+def column(name: str) -> Column:
+    return Column(name, "text", name)
+
+
+DELIVERIES = Table(
+    "deliveries",
+    (column("order_id"), column("city"), column("phone")),
+    source_name="Deliveries",
+    primary_key=("order_id",),
+    unique_keys=(("city", "order_id"), ("phone",)),
+)
+SALARIES = Table("salaries", (column("id"),), source_name="salaries")
+
+
+def origin(owner: str, table: str = "promos", name: str = "order_id") -> KeyOrigin:
+    return KeyOrigin(owner, owner, table, name)
+
+
+def edge(*origins: KeyOrigin, receiver: str = "logistics", name: str = "order_id") -> KeyEdge:
+    return KeyEdge(origins, receiver, "deliveries", name)
+
+
+PROMO_EDGE = edge(origin("marketing"))
+ASK = Ask(uuid.UUID(int=1), "anna", digest("q"), "sql", "relay", 2, "v")
+
+
+def scan(*, keys: int | None = None, limit: int | None = CAP, **changes) -> Scan:
+    filters = (
+        ()
+        if keys is None
+        else (KeyFilter("order_id", "text", tuple(b"%d" % n for n in range(keys))),)
+    )
+    query = Scan(DELIVERIES, (column("order_id"),), key_filters=filters, limit=limit)
+    return dataclasses.replace(query, **changes)
+
+
+def keyed(count: int, *edges: KeyEdge, owner: str = "logistics") -> Step:
+    edges = edges or (PROMO_EDGE,)
+    return Step(owner, scan(keys=count), "SELECT …", edges, (count,) * len(edges))
+
+
+def authorize(gate: Gate, *steps: Step) -> list[Authorized]:
+    return asyncio.run(gate.authorize(ASK, steps))
+
+
+# --- what planning asks ---
+
+
+def test_denied_tables_and_columns_are_hidden_with_the_keys_that_name_them():
+    schema = OwnerSchema((DELIVERIES, SALARIES))
+    shown = make_gate().visible("logistics", schema)
+    assert [table.name for table in shown.tables] == ["deliveries"]
+    (table,) = shown.tables
+    assert [c.name for c in table.columns] == ["order_id", "city"]
+    assert (table.primary_key, table.unique_keys) == (("order_id",), (("city", "order_id"),))
+    assert make_gate().visible("finance", schema) == schema
+
+
+def test_a_primary_key_with_a_denied_column_is_hidden_and_so_is_a_table_without_columns():
+    gate = make_gate(
+        logistics="version: 1\ntables: {deliveries: {deny_columns: [order_id]},"
+        " salaries: {deny_columns: [id]}}"
+    )
+    (table,) = gate.visible("logistics", OwnerSchema((DELIVERIES, SALARIES))).tables
+    assert (table.name, table.primary_key, table.unique_keys) == ("deliveries", (), (("phone",),))
+
+
+@pytest.mark.parametrize(
+    ("key_edge", "permitted", "rule", "max_keys", "limit_rule"),
+    [
+        # The lowest of what the source, the receiver and the proxy allow.
+        (
+            PROMO_EDGE,
+            True,
+            "marketing/key_disclosure[0]",
+            10,
+            "marketing/key_disclosure[0].max_keys",
+        ),
+        (
+            edge(origin("marketing", "clients", "id")),
+            True,
+            "marketing/key_disclosure[1]",
+            20,
+            "logistics/limits.max_keys_in",
+        ),
+        (
+            edge(origin("marketing", "clients", "id"), receiver="finance"),
+            True,
+            "marketing/key_disclosure[1]",
+            100,
+            "proxy/limits.max_keys",
+        ),
+        # Denied unless granted, to that receiver and of that column.
+        (edge(origin("finance")), False, "finance/default deny", 0, "finance/default deny"),
+        (
+            edge(origin("marketing", "promos", "code")),
+            False,
+            "marketing/default deny",
+            0,
+            "marketing/default deny",
+        ),
+        (
+            edge(origin("logistics", "deliveries"), receiver="finance"),
+            False,
+            "logistics/default deny",
+            0,
+            "logistics/default deny",
+        ),
+        # A hidden column is not opened by a grant, and not named.
+        (
+            edge(origin("logistics", "deliveries", "phone"), receiver="marketing"),
+            False,
+            "logistics/tables",
+            0,
+            "logistics/tables",
+        ),
+        # Keys go home freely, as far as they are its own.
+        (edge(origin("logistics")), True, "own keys", 20, "logistics/limits.max_keys_in"),
+        (
+            edge(origin("logistics"), origin("marketing")),
+            True,
+            "marketing/key_disclosure[0]",
+            10,
+            "marketing/key_disclosure[0].max_keys",
+        ),
+        # Every holder of a row-split source has to permit.
+        (
+            edge(origin("marketing"), origin("finance")),
+            False,
+            "finance/default deny",
+            0,
+            "finance/default deny",
+        ),
+        (
+            edge(origin("logistics"), origin("finance")),
+            False,
+            "finance/default deny",
+            0,
+            "finance/default deny",
+        ),
+    ],
+)
+def test_edges(key_edge, permitted, rule, max_keys, limit_rule):
+    verdict = make_gate().edge(key_edge)
+    assert (verdict.permitted, verdict.rule, verdict.max_keys, verdict.limit_rule) == (
+        permitted,
+        rule,
+        max_keys,
+        limit_rule,
+    )
+    assert "\n" not in verdict.reason
+    assert verdict.reason
+
+
+def test_a_receiver_that_accepts_no_keys_leaves_room_for_none():
+    gate = make_gate(logistics="version: 1\nlimits: {max_keys_in: 0}")
+    assert gate.edge(PROMO_EDGE).max_keys == 0
+    with pytest.raises(LimitExceeded, match="1, at most 0"):
+        authorize(gate, keyed(1))
+
+
+@pytest.mark.parametrize(
+    ("owner", "cap", "timeout"),
+    [
+        ("marketing", (50, "marketing/limits.max_rows"), 5),
+        ("logistics", (1000, "proxy/limits.max_rows"), 30),
+        ("finance", (1000, "proxy/limits.max_rows"), 30),
+    ],
+)
+def test_an_owner_can_only_tighten_the_proxys_limits(owner, cap, timeout):
+    gate = make_gate()
+    assert gate.row_cap(owner) == cap
+    assert gate.timeout(owner) == timeout
+
+
+# --- what running asks ---
+
+
+def test_a_wave_is_recorded_and_returned_sealed_in_order():
+    book = Recorded()
+    plain = Step("finance", scan(), "SELECT plain")
+    relayed = keyed(10)
+    sealed = authorize(make_gate(book), plain, relayed)
+    assert sealed == [Authorized(plain.query, 1), Authorized(relayed.query, 2)]
+    first, second = book.entries
+    assert (first.owner, first.keys, first.disclosures) == ("finance", 0, ())
+    assert first.sql_digest == digest("SELECT plain")
+    assert (second.owner, second.row_cap, second.row_cap_rule, second.keys) == (
+        "logistics",
+        1000,
+        "proxy/limits.max_rows",
+        10,
+    )
+    assert second.policy == parse_policy(POLICIES["logistics"], owner="l", source="s").digest
+    (told,) = second.disclosures
+    assert dataclasses.astuple(told) == (
+        "marketing",
+        "marketing.promos.order_id",
+        "logistics",
+        "deliveries.order_id",
+        10,
+        "marketing/key_disclosure[0]",
+        parse_policy(POLICIES["marketing"], owner="m", source="s").digest,
+    )
+
+
+def test_no_steps_leave_no_trace():
+    book = Recorded()
+    assert authorize(make_gate(book)) == []
+    assert book.entries == []
+
+
+def test_own_keys_are_counted_but_disclose_nothing():
+    book = Recorded()
+    authorize(make_gate(book), keyed(20, edge(origin("logistics", "deliveries"))))
+    assert [(e.keys, e.disclosures) for e in book.entries] == [(20, ())]
+
+
+def test_each_other_holder_of_a_split_source_is_a_disclosure_of_its_own():
+    book = Recorded()
+    finance = "version: 1\nkey_disclosure: [{column: promos.order_id, to: [logistics]}]"
+    split = edge(origin("marketing"), origin("finance"), origin("logistics"))
+    authorize(make_gate(book, finance=finance), keyed(5, split))
+    (entry,) = book.entries
+    assert [(d.from_owner, d.keys, d.rule) for d in entry.disclosures] == [
+        ("marketing", 5, "marketing/key_disclosure[0]"),
+        ("finance", 5, "finance/key_disclosure[0]"),
+    ]
+
+
+def predicate(name: str) -> Comparison:
+    return Comparison(name, "=", "1", "text")
+
+
+def test_a_grant_bounds_each_edge_and_a_receiver_the_whole_query():
+    """Two lists of ten keys each pass a grant of ten, and fill the receiver's twenty."""
+    two = (PROMO_EDGE, edge(origin("marketing"), name="city"))
+    query = scan(
+        key_filters=tuple(
+            KeyFilter(name, "text", tuple(b"%d" % n for n in range(10)))
+            for name in ("order_id", "city")
+        )
+    )
+    book = Recorded()
+    authorize(make_gate(book), Step("logistics", query, "…", two, (10, 10)))
+    assert [(e.keys, len(e.disclosures)) for e in book.entries] == [(20, 2)]
+    with pytest.raises(LimitExceeded, match="21, at most 20"):
+        authorize(
+            make_gate(),
+            Step(
+                "logistics",
+                query,
+                "…",
+                (*two, edge(origin("logistics"), name="city")),
+                (10, 10, 1),
+            ),
+        )
+
+
+REFUSALS = [
+    (
+        keyed(3, edge(origin("finance"))),
+        InsufficientPrivilege,
+        "join keys of finance.promos.order_id may not leave for owner logistics: "
+        "the policy of owner finance denies it",
+        "rule finance/default deny; 3 keys would be compared with deliveries.order_id",
+        "owner finance can allow it with the key_disclosure entry "
+        "{column: promos.order_id, to: [logistics], max_keys: 3}",
+    ),
+    (
+        keyed(11),
+        LimitExceeded,
+        "too many join keys of marketing.promos.order_id for owner logistics: 11, at most 10",
+        "limit marketing/key_disclosure[0].max_keys counts the keys of one query",
+        "select fewer rows of what is joined, or have owner marketing raise "
+        "marketing/key_disclosure[0].max_keys to 11",
+    ),
+    (
+        keyed(21, edge(origin("marketing", "clients", "id"))),
+        LimitExceeded,
+        "too many join keys for owner logistics: 21, at most 20",
+        "limit logistics/limits.max_keys_in counts the keys of one query",
+        "select fewer rows of what is joined, or have logistics/limits.max_keys_in raised to 21",
+    ),
+    (
+        keyed(101, edge(origin("marketing", "clients", "id"), receiver="finance"), owner="finance"),
+        LimitExceeded,
+        "too many join keys for owner finance: 101, at most 100",
+        "limit proxy/limits.max_keys counts the keys of one query",
+        "select fewer rows of what is joined, or have proxy/limits.max_keys raised to 101",
+    ),
+]
+
+
+@pytest.mark.parametrize(("step", "error", "message", "detail", "hint"), REFUSALS)
+def test_a_refusal_names_the_edge_the_rule_and_the_smallest_change(
+    step, error, message, detail, hint
+):
+    book = Recorded()
+    with pytest.raises(error) as caught:
+        authorize(make_gate(book), Step("finance", scan(), "…"), step)
+    refused = caught.value
+    assert (refused.message, refused.detail, refused.hint) == (message, detail, hint)
+    assert book.entries == []
+
+
+def test_the_change_a_refusal_proposes_is_enough():
+    step, *_, hint = REFUSALS[0]
+    grant = hint.removeprefix("owner finance can allow it with the key_disclosure entry ")
+    gate = make_gate(finance=f"version: 1\nkey_disclosure:\n  - {grant}\n")
+    assert len(authorize(gate, step)) == 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        scan(columns=(column("phone"),)),
+        scan(predicates=(predicate("phone"),)),
+        scan(predicates=(Membership("phone", ("1",), "text"),)),
+        scan(predicates=(NullTest("phone", True),)),
+        scan(predicates=(PatternMatch("phone", "1%", False),)),
+        scan(predicates=(And((predicate("city"), Or((Not(predicate("phone")),)))),)),
+        scan(key_filters=(KeyFilter("phone", "text", ()),)),
+        scan(table=SALARIES, columns=()),
+        Statement("SELECT 1", (SALARIES,), (Output("x", "integer"),), limit=CAP),
+        Statement("SELECT 1", (DELIVERIES,), (Output("x", "integer"),), limit=CAP),
+    ],
+)
+def test_whatever_touches_a_hidden_name_is_refused_without_naming_it(query):
+    book = Recorded()
+    with pytest.raises(InsufficientPrivilege) as caught:
+        authorize(make_gate(book), Step("logistics", query, "…"))
+    refused = caught.value
+    text = f"{refused.message} {refused.detail} {refused.hint}"
+    assert "logistics" in text
+    assert not any(name in text for name in ("phone", "salaries", "deliveries"))
+    assert book.entries == []
+
+
+def test_a_hidden_key_column_is_refused_without_naming_it():
+    gate = make_gate(marketing="version: 1\ntables: {promos: {deny: true}}")
+    with pytest.raises(InsufficientPrivilege) as caught:
+        authorize(gate, keyed(1))
+    assert "promos" not in f"{caught.value.message} {caught.value.detail} {caught.value.hint}"
+
+
+def test_conditions_may_nest_deeper_than_python_recurses():
+    nested = predicate("phone")
+    for _ in range(5000):
+        nested = Not(nested)
+    with pytest.raises(InsufficientPrivilege):
+        authorize(make_gate(), Step("logistics", scan(predicates=(nested,)), "…"))
+
+
+@pytest.mark.parametrize(
+    ("step", "part"),
+    [
+        (Step("logistics", scan(keys=3), "…"), "carries keys no edge declares"),
+        (Step("logistics", scan(keys=3), "…", (PROMO_EDGE,), (2,)), "carries keys no edge"),
+        (
+            Step("logistics", scan(keys=3), "…", (edge(origin("marketing"), name="city"),), (3,)),
+            "carries keys no edge declares",
+        ),
+        (
+            Step(
+                "logistics",
+                scan(key_filters=scan(keys=3).key_filters * 2),
+                "…",
+                (PROMO_EDGE,),
+                (3,),
+            ),
+            "carries keys no edge declares",
+        ),
+        (Step("logistics", scan(keys=3), "…", (PROMO_EDGE,), ()), "counts its keys for other"),
+        (Step("logistics", scan(keys=0), "…", (PROMO_EDGE,), (-1,)), "counts its keys"),
+        (
+            Step("logistics", scan(keys=3), "…", (edge(origin("x"), receiver="finance"),), (3,)),
+            "to another owner than it goes to",
+        ),
+        (Step("logistics", scan(keys=3), "…", (edge(),), (3,)), "without an origin"),
+        (Step("logistics", scan(limit=None), "…"), "not bounded by its row cap"),
+        (Step("marketing", scan(limit=52), "…"), "not bounded by its row cap"),
+        (Step("unheard of", scan(), "…"), "no policy is loaded for owner unheard of"),
+        (keyed(1, edge(origin("unheard of"))), "no policy is loaded for owner unheard of"),
+    ],
+)
+def test_a_step_that_is_not_what_it_says_is_refused(step, part):
+    book = Recorded()
+    with pytest.raises(InternalError, match=part):
+        authorize(make_gate(book), step)
+    assert book.entries == []
+
+
+def test_replaced_policies_hold_from_the_next_wave_on():
+    gate = make_gate()
+    assert len(authorize(gate, keyed(10))) == 1
+    policies = {owner: default_policy(owner) for owner in POLICIES}
+    gate.replace_policies(policies)
+    with pytest.raises(InsufficientPrivilege):
+        authorize(gate, keyed(10))
+    # What a caller does to its own mapping afterwards changes nothing.
+    policies["marketing"] = parse_policy(POLICIES["marketing"], owner="marketing", source="s")
+    assert not gate.edge(PROMO_EDGE).permitted
+
+
+# --- with the real ledger ---
+
+
+class CrashesAfterCommit(Ledger):
+    async def record(self, ask: Ask, entries: Sequence[StepEntry]) -> list[int]:
+        await super().record(ask, entries)
+        raise ConnectionAbortedError("the proxy died here")
+
+
+def with_ledger(hub, kind: type[Ledger], ask: Ask, *steps: Step) -> list[Authorized]:
+    async def main() -> list[Authorized]:
+        async with AsyncConnectionPool(
+            hub.conninfo, min_size=1, max_size=1, kwargs={"autocommit": True}, open=False
+        ) as pool:
+            return await make_gate(kind(pool)).authorize(ask, steps)
+
+    return asyncio.run(main())
+
+
+def fresh_ask() -> Ask:
+    return dataclasses.replace(ASK, id=uuid.uuid4())
+
+
+DISCLOSED = "SELECT step, from_owner, to_owner, keys FROM oar.disclosures WHERE ask = %s"
+
+
+def test_the_entry_number_of_a_sealed_query_is_its_row_on_the_ledger(hub):
+    ask = fresh_ask()
+    (sealed,) = with_ledger(hub, Ledger, ask, keyed(10))
+    assert hub.execute(DISCLOSED, ask.id) == [(sealed.ledger_entry, "marketing", "logistics", 10)]
+
+
+def test_the_ledger_holds_the_disclosure_before_the_query_is_handed_out(hub):
+    ask = fresh_ask()
+    with pytest.raises(ConnectionAbortedError):
+        with_ledger(hub, CrashesAfterCommit, ask, keyed(10))
+    ((step, *told),) = hub.execute(DISCLOSED, ask.id)
+    assert told == ["marketing", "logistics", 10]
+    assert hub.execute("SELECT sqlstate FROM oar.steps WHERE step = %s", step) == [(None,)]
+
+
+def test_without_a_ledger_nothing_is_handed_out(hub):
+    ask = fresh_ask()
+    with psycopg.connect(hub.conninfo) as blocker:
+        blocker.execute("ALTER TABLE oar_internal.disclosures RENAME TO moved")
+        blocker.commit()
+        try:
+            with pytest.raises(LedgerUnavailable):
+                with_ledger(hub, Ledger, ask, keyed(10))
+        finally:
+            blocker.execute("ALTER TABLE oar_internal.moved RENAME TO disclosures")
+            blocker.commit()
+    assert hub.execute("SELECT 1 FROM oar_internal.asks WHERE ask = %s", ask.id) == []
+
+
+def test_what_is_refused_is_not_on_the_ledger_as_sent(hub):
+    ask = fresh_ask()
+    with pytest.raises(InsufficientPrivilege):
+        with_ledger(hub, Ledger, ask, Step("finance", scan(), "…"), REFUSALS[0][0])
+    assert hub.execute("SELECT 1 FROM oar_internal.steps WHERE ask = %s", ask.id) == []

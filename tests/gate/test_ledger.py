@@ -1,0 +1,267 @@
+import asyncio
+import os
+import signal
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+from oar_proxy import ledger
+from oar_proxy.errors import LedgerUnavailable
+from oar_proxy.ledger import Ask, Disclosure, Ledger, StepEntry, digest
+from psycopg_pool import AsyncConnectionPool
+
+TABLES = ("asks", "steps", "disclosures", "step_outcomes", "ask_outcomes")
+
+
+def ask(principal: str = "anna") -> Ask:
+    return Ask(uuid.uuid4(), principal, digest("SELECT 1"), "sql", "relay", 2, "0123456789abcdef")
+
+
+def step(owner: str = "logistics", *disclosures: Disclosure) -> StepEntry:
+    return StepEntry(
+        owner=owner,
+        sql_digest=digest(f"SELECT … at {owner}"),
+        row_cap=1000,
+        row_cap_rule="proxy/limits.max_rows",
+        keys=sum(d.keys for d in disclosures),
+        policy="none",
+        disclosures=disclosures,
+    )
+
+
+def disclosure(keys: int = 3) -> Disclosure:
+    return Disclosure(
+        from_owner="marketing",
+        from_column="marketing.promos.order_id",
+        to_owner="logistics",
+        to_column="deliveries.order_id",
+        keys=keys,
+        rule="marketing/key_disclosure[0]",
+        policy="fedcba9876543210",
+    )
+
+
+def write(conninfo, work: Callable[[Ledger], Awaitable], *, autocommit: bool = True):
+    async def main():
+        async with AsyncConnectionPool(
+            conninfo, min_size=1, max_size=4, kwargs={"autocommit": autocommit}, open=False
+        ) as pool:
+            return await work(Ledger(pool))
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_a_wave_is_written_in_order_with_its_ask_and_disclosures(hub, autocommit):
+    opened = ask()
+
+    async def work(book: Ledger):
+        first = await book.record(opened, [step("marketing"), step("finance")])
+        second = await book.record(opened, [step("logistics", disclosure(3), disclosure(4))])
+        return first, second
+
+    (marketing, finance), (logistics,) = write(hub.conninfo, work, autocommit=autocommit)
+    assert marketing < finance < logistics
+    assert hub.execute(
+        "SELECT principal, statement, kind, route, kappa, catalog_version, sqlstate, rows"
+        " FROM oar.asks WHERE ask = %s",
+        opened.id,
+    ) == [("anna", digest("SELECT 1"), "sql", "relay", 2, "0123456789abcdef", None, None)]
+    assert hub.execute(
+        "SELECT step, owner, sql_digest, row_cap, row_cap_rule, keys, policy, sqlstate, rows"
+        " FROM oar.steps WHERE ask = %s ORDER BY step",
+        opened.id,
+    ) == [
+        (number, owner, digest(f"SELECT … at {owner}"), 1000, "proxy/limits.max_rows", keys, *rest)
+        for number, owner, keys in [
+            (marketing, "marketing", 0),
+            (finance, "finance", 0),
+            (logistics, "logistics", 7),
+        ]
+        for rest in [("none", None, None)]
+    ]
+    assert hub.execute(
+        "SELECT step, principal, from_owner, from_column, to_owner, to_column, keys, rule,"
+        " sql_digest, policy FROM oar.disclosures WHERE ask = %s ORDER BY keys",
+        opened.id,
+    ) == [
+        (
+            *(logistics, "anna", "marketing", "marketing.promos.order_id", "logistics"),
+            *("deliveries.order_id", keys, "marketing/key_disclosure[0]"),
+            *(digest("SELECT … at logistics"), "fedcba9876543210"),
+        )
+        for keys in (3, 4)
+    ]
+
+
+def test_waves_of_one_ask_may_be_written_at_once(hub):
+    opened = ask()
+
+    async def work(book: Ledger):
+        waves = await asyncio.gather(*(book.record(opened, [step(), step()]) for _ in range(8)))
+        return [number for wave in waves for number in wave]
+
+    numbers = write(hub.conninfo, work)
+    assert len(set(numbers)) == 16
+    assert hub.execute("SELECT count(*) FROM oar.asks WHERE ask = %s", opened.id) == [(1,)]
+
+
+def test_an_ask_that_sent_nothing_is_recorded_when_it_ends(hub):
+    async def work(book: Ledger):
+        opened = await book.open_ask(
+            "anna", digest("q"), kind="question", route="abstain", kappa=None, catalog_version="v"
+        )
+        assert hub.execute("SELECT 1 FROM oar.asks WHERE ask = %s", opened.id) == []
+        await book.finish_ask(opened, sqlstate="42501", rows=None)
+        return opened
+
+    opened = write(hub.conninfo, work)
+    assert hub.execute(
+        "SELECT kind, route, kappa, sqlstate, rows, finished_at >= at FROM oar.asks WHERE ask = %s",
+        opened.id,
+    ) == [("question", "abstain", None, "42501", None, True)]
+
+
+def test_outcomes_are_rows_of_their_own_and_written_once(hub):
+    opened = ask()
+
+    async def work(book: Ledger):
+        answered, unknown = await book.record(opened, [step(), step()])
+        await book.finish_step(answered, rows=12)
+        await book.finish_ask(opened, rows=5)
+        with pytest.raises(LedgerUnavailable):
+            await book.finish_step(answered, sqlstate="57014", rows=None)
+        return answered, unknown
+
+    answered, unknown = write(hub.conninfo, work)
+    assert hub.execute(
+        "SELECT step, sqlstate, rows FROM oar.steps WHERE ask = %s ORDER BY step", opened.id
+    ) == [(answered, "00000", 12), (unknown, None, None)]
+    assert hub.execute("SELECT sqlstate, rows FROM oar.asks WHERE ask = %s", opened.id) == [
+        ("00000", 5)
+    ]
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(
+    "change", ["UPDATE {} SET at = now()", "DELETE FROM {} WHERE false", "TRUNCATE {} CASCADE"]
+)
+def test_nothing_written_can_be_changed_even_by_the_proxy_itself(hub, table, change):
+    if table == "disclosures":
+        change = change.replace("at = now()", "keys = 0")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="append-only"):
+        hub.execute(
+            "SET session_replication_role = replica; " + change.format(f"oar_internal.{table}")
+        )
+
+
+def test_each_principal_sees_its_own_asks_and_an_auditor_all(hub):
+    anna, boris, auditor = hub.user(), hub.user(), hub.user("oar_auditor")
+    asks = {name: ask(name) for name in (anna, boris)}
+
+    async def work(book: Ledger):
+        for opened in asks.values():
+            await book.record(opened, [step("logistics", disclosure())])
+
+    write(hub.conninfo, work)
+    for view in ("asks", "steps", "disclosures"):
+        query = f"SELECT principal FROM oar.{view} WHERE principal = ANY(%s) ORDER BY 1"
+        both = ([anna, boris],)
+        with hub.as_user(anna) as connection:
+            assert connection.execute(query, both).fetchall() == [(anna,)]
+        with hub.as_user(boris) as connection:
+            assert connection.execute(query, both).fetchall() == [(boris,)]
+        with hub.as_user(auditor) as connection:
+            assert connection.execute(query, both).fetchall() == sorted([(anna,), (boris,)])
+
+
+def test_a_reader_cannot_look_past_the_views(hub):
+    anna = hub.user()
+    other = ask("someone else")
+    write(hub.conninfo, lambda book: book.record(other, [step()]))
+    with hub.as_user(anna) as connection:
+        for table in TABLES:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(f"SELECT 1 FROM oar_internal.{table}")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("SELECT oar_internal.commit_durably()")
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+            connection.execute("INSERT INTO oar.asks (ask) VALUES (gen_random_uuid())")
+        # A function of the reader's own runs after the views' condition, not before it.
+        connection.execute(
+            "CREATE FUNCTION pg_temp.peek(text) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS"
+            " $$BEGIN RAISE EXCEPTION 'saw %', $1; END$$"
+        )
+        assert (
+            connection.execute("SELECT 1 FROM oar.asks WHERE pg_temp.peek(principal)").fetchall()
+            == []
+        )
+
+
+def test_an_entry_survives_a_crash_right_after_it_was_written(hub):
+    """Even where the hub does not wait for its disk by default."""
+    hub.execute("ALTER SYSTEM SET synchronous_commit = off")
+    hub.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+    hub.execute("SELECT pg_reload_conf()")
+    opened = ask()
+    (number,) = write(hub.conninfo, lambda book: book.record(opened, [step("a", disclosure())]))
+    crash(hub)
+    try:
+        assert hub.execute("SELECT step FROM oar.disclosures WHERE ask = %s", opened.id) == [
+            (number,)
+        ]
+    finally:
+        hub.execute("ALTER SYSTEM RESET ALL")
+        hub.execute("SELECT pg_reload_conf()")
+
+
+def crash(hub) -> None:
+    postmaster = int((hub.directory / "pgdata" / "postmaster.pid").read_text().splitlines()[0])
+    os.kill(postmaster, signal.SIGQUIT)
+    while Path(f"/proc/{postmaster}").exists():
+        time.sleep(0.05)
+    hub.server.stop()
+    hub.server.start()
+
+
+def test_a_hub_that_does_not_write_makes_the_ledger_unavailable(hub):
+    hub.execute("ALTER DATABASE oar SET default_transaction_read_only = on")
+    try:
+        with pytest.raises(LedgerUnavailable) as caught:
+            write(hub.conninfo, lambda book: book.record(ask(), [step()]))
+    finally:
+        with psycopg.connect(hub.conninfo, autocommit=True) as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute("ALTER DATABASE oar RESET default_transaction_read_only")
+    assert caught.value.sqlstate == "58030"
+    assert "nothing of this step was sent" in caught.value.message
+
+
+def test_a_hub_that_is_gone_makes_the_ledger_unavailable(monkeypatch):
+    monkeypatch.setattr(ledger, "TIMEOUT", 0.2)
+
+    async def main():
+        pool = AsyncConnectionPool(
+            "host=/nonexistent", min_size=0, max_size=1, open=False, reconnect_timeout=0.1
+        )
+        await pool.open()
+        try:
+            with pytest.raises(LedgerUnavailable):
+                await Ledger(pool).record(ask(), [step()])
+        finally:
+            await pool.close()
+        with pytest.raises(LedgerUnavailable):
+            await Ledger(pool).record(ask(), [step()])
+
+    asyncio.run(main())
+
+
+def test_a_ledger_that_hangs_makes_it_unavailable(hub, monkeypatch):
+    monkeypatch.setattr(ledger, "TIMEOUT", 0.5)
+    with psycopg.connect(hub.conninfo) as blocker:
+        blocker.execute("LOCK TABLE oar_internal.steps")
+        with pytest.raises(LedgerUnavailable):
+            write(hub.conninfo, lambda book: book.record(ask(), [step()]))
