@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
+    from psycopg.rows import TupleRow
 
 FAULTS: Final = 1
 WRONG_INPUT: Final = 2
@@ -66,10 +71,12 @@ OutputFormat = Annotated[Output, typer.Option("--output", "-o", help="How rows a
 def serve(config: Config) -> None:
     """Run the proxy until SIGTERM or SIGINT."""
     from oar_proxy import log
-    from oar_proxy.app import open_application
     from oar_proxy.settings import load
 
     settings = load(config)
+    # Only now: it imports everything there is.
+    from oar_proxy.app import open_application
+
     log.configure(settings.log_level, settings.log_format)
 
     async def run() -> None:
@@ -93,6 +100,8 @@ def demo(
     """Start a marketplace with four owners and ask it questions."""
     from oar_proxy.demo.command import run_demo
 
+    directory = directory.absolute()
+    directory.mkdir(parents=True, exist_ok=True)
     if not _run(run_demo(directory, port=port, once=once)):
         _fail("an answer of the demo was not as expected", None, FAULTS)
 
@@ -123,6 +132,80 @@ def explain(
     client.explain(client.address(dsn, config), statement, output.value)
 
 
+@app.command()
+def check(config: Config) -> None:
+    """Check the configuration, the policies and the owners, starting nothing."""
+    from oar_proxy import check as checking
+    from oar_proxy.settings import load
+
+    report = _run(checking.examine(load(config)))
+    checking.print_report(report)
+    if not report.sound:
+        _fail("the check found faults", None, FAULTS)
+
+
+@app.command()
+def catalog(config: Config) -> None:
+    """Print what the owners publish after their policies."""
+    from oar_proxy import check as checking
+    from oar_proxy.settings import load
+
+    report = _run(checking.examine(load(config)))
+    if report.catalog is None or not report.sound:
+        checking.print_report(report)
+        _fail("the check found faults", None, FAULTS)
+    checking.print_catalog(report.catalog)
+
+
+UserName = Annotated[str, typer.Argument(help="The user's name.")]
+PasswordFrom = Annotated[
+    str | None,
+    typer.Option("--password-from", help="Environment variable that holds the password."),
+]
+
+
+@user.command("add")
+def user_add(
+    name: UserName,
+    config: Config,
+    auditor: Annotated[
+        bool, typer.Option("--auditor", help="May also read everyone's entries on the ledger.")
+    ] = False,
+    password_from: PasswordFrom = None,
+) -> None:
+    """Add a user, who may connect and read what is published."""
+    from oar_proxy.hub import users
+
+    password = _password(password_from)
+    _on_hub(config, lambda hub: users.add_user(hub, name, password, auditor=auditor))
+
+
+@user.command("password")
+def user_password(name: UserName, config: Config, password_from: PasswordFrom = None) -> None:
+    """Set a user's password."""
+    from oar_proxy.hub import users
+
+    password = _password(password_from)
+    _on_hub(config, lambda hub: users.set_password(hub, name, password))
+
+
+@user.command("list")
+def user_list(config: Config) -> None:
+    """Print the users, auditors with a mark."""
+    from oar_proxy.hub import users
+
+    for entry in _on_hub(config, users.list_users):
+        typer.echo(f"{entry.name} (auditor)" if entry.auditor else entry.name)
+
+
+@user.command("remove")
+def user_remove(name: UserName, config: Config) -> None:
+    """End a user's connections and remove the user."""
+    from oar_proxy.hub import users
+
+    _on_hub(config, lambda hub: users.remove_user(hub, name))
+
+
 @app.command(
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
@@ -143,6 +226,50 @@ def _run(work: Coroutine[Any, Any, _Result]) -> _Result:
     import uvloop
 
     return uvloop.run(work)
+
+
+class _Refused(Exception):
+    """The hub is there and says no."""
+
+    def __init__(self, message: str, hint: str | None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def _on_hub(
+    config: Path, work: Callable[[AsyncConnection[TupleRow]], Awaitable[_Result]]
+) -> _Result:
+    """Run ``work`` on the hub of a proxy that runs, else on the hub started for it."""
+    from oar_proxy.hub.access import admin_pool, join_hub
+    from oar_proxy.hub.address import HubError
+    from oar_proxy.settings import load
+
+    settings = load(config)
+
+    async def run() -> _Result:
+        async with (
+            join_hub(settings.hub) as address,
+            admin_pool(address, size=1) as pool,
+            pool.connection() as connection,
+        ):
+            try:
+                return await work(connection)
+            except HubError as error:
+                raise _Refused(error.message, error.hint) from None
+
+    return _run(run())
+
+
+def _password(variable: str | None) -> str:
+    if variable is None:
+        return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+    try:
+        return os.environ[variable]
+    except KeyError:
+        raise typer.BadParameter(
+            f"there is no environment variable {variable}", param_hint="--password-from"
+        ) from None
 
 
 def _fail(message: str, hint: str | None, status: int) -> NoReturn:
@@ -179,7 +306,7 @@ def _report(error: BaseException) -> NoReturn:
 
     hint = getattr(error, "hint", None)
     match error:
-        case StatementFailed() | OarError():
+        case StatementFailed() | OarError() | _Refused():
             _fail(error.message, hint, FAULTS)
         case ConfigurationError():
             _fail(error.message, hint, WRONG_INPUT)

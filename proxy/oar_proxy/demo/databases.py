@@ -139,7 +139,7 @@ def _write_sqlite(
         connection.execute("PRAGMA synchronous = OFF")
         for statement in create:
             connection.execute(statement)
-        connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608
+        connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
         connection.execute("ANALYZE")
         connection.commit()
     unfinished.rename(path)
