@@ -26,7 +26,14 @@ from oar_adapters.interface import (
     Scan,
     Table,
 )
-from oar_policies.decide import column_visible, decide_edge, decide_keys_in, table_visible
+from oar_policies.decide import (
+    Unmatched,
+    column_visible,
+    decide_edge,
+    decide_keys_in,
+    table_visible,
+    unmatched,
+)
 from oar_policies.model import Policy
 from oar_policies.names import write_name
 
@@ -129,6 +136,14 @@ class Gate:
             if table_visible(policy, table.name)
         )
         return OwnerSchema(tuple(table for table in tables if table.columns))
+
+    def unmatched(self, owner: str, schema: OwnerSchema) -> tuple[Unmatched, ...]:
+        """List what an owner's policy names and the owner (``schema``: all it has) does not have.
+
+        A misspelt ``deny`` hides nothing, so whoever reads the schema should say so, loudly.
+        """
+        published = {table.name: [c.name for c in table.columns] for table in schema.tables}
+        return unmatched(self._policy(owner), published)
 
     def edge(self, edge: KeyEdge) -> EdgeVerdict:
         """Decide about a possible semi-join before any key is known."""

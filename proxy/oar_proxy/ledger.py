@@ -176,6 +176,7 @@ class Ledger:
         """
         told = [(at, d) for at, entry in enumerate(entries, start=1) for d in entry.disclosures]
         rows = await self._write(
+            "the ledger could not be written: nothing of this step was sent",
             _RECORD,
             {
                 **_ask_row(ask),
@@ -202,7 +203,11 @@ class Ledger:
 
         Raises :class:`LedgerUnavailable`; the entry then keeps its unknown outcome.
         """
-        await self._write(_FINISH_STEP, {"step": entry, "sqlstate": sqlstate, "rows": rows})
+        await self._write(
+            "a step's outcome could not be written on the ledger",
+            _FINISH_STEP,
+            {"step": entry, "sqlstate": sqlstate, "rows": rows},
+        )
 
     async def finish_ask(self, ask: Ask, *, sqlstate: str = SUCCESS, rows: int | None) -> None:
         """Add an ask's outcome, once; ``rows`` is what the client was given, None when unknown.
@@ -210,10 +215,14 @@ class Ledger:
         An ask that was refused before its first step gets its row here, so that refusals are on
         the ledger too. Raises :class:`LedgerUnavailable`.
         """
-        await self._write(_FINISH_ASK, {**_ask_row(ask), "sqlstate": sqlstate, "rows": rows})
+        await self._write(
+            "an ask's outcome could not be written on the ledger",
+            _FINISH_ASK,
+            {**_ask_row(ask), "sqlstate": sqlstate, "rows": rows},
+        )
 
     async def _write(
-        self, statement: LiteralString, parameters: dict[str, object]
+        self, failure: str, statement: LiteralString, parameters: dict[str, object]
     ) -> list[tuple[object, ...]]:
         try:
             async with asyncio.timeout(TIMEOUT), self._pool.connection() as connection:
@@ -222,8 +231,8 @@ class Ledger:
         # Leaving the block above commits; only then has anything been recorded.
         except (psycopg.Error, OSError, TimeoutError) as error:
             raise LedgerUnavailable(
-                "the ledger could not be written: nothing of this step was sent",
-                hint="the hub's primary has to accept writes; ask the operator, then retry",
+                failure,
+                hint="the hub's primary has to accept writes: ask the operator, then retry",
             ) from error
         return rows
 

@@ -147,6 +147,15 @@ def test_a_primary_key_with_a_denied_column_is_hidden_and_so_is_a_table_without_
     assert (table.name, table.primary_key, table.unique_keys) == ("deliveries", (), (("phone",),))
 
 
+def test_names_in_a_policy_that_the_owner_does_not_have_are_listed():
+    gate = make_gate(
+        logistics="version: 1\ntables:\n  salary: {deny: true}\n"
+        "  deliveries: {deny_columns: [phone, fone]}"
+    )
+    found = gate.unmatched("logistics", OwnerSchema((DELIVERIES, SALARIES)))
+    assert [(u.name, u.mark.line) for u in found] == [("salary", 3), ("deliveries.fone", 4)]
+
+
 @pytest.mark.parametrize(
     ("key_edge", "permitted", "rule", "max_keys", "limit_rule"),
     [
