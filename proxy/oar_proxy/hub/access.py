@@ -73,15 +73,16 @@ async def _reach(settings: HubSettings, dsn: str) -> HubAddress:
         raise HubError("hub.dsn is not a PostgreSQL connection string") from error.__cause__
     database = str(parts.get("dbname") or settings.database)
     address = HubAddress("", 0, database, psycopg.conninfo.make_conninfo(dsn, dbname=database))
-    info = await _set_up(address)
-    return HubAddress(info.host, info.port, database, address.conninfo)
+    host, port = await _set_up(address)
+    return HubAddress(host, port, database, address.conninfo)
 
 
-async def _set_up(address: HubAddress) -> psycopg.ConnectionInfo:
+async def _set_up(address: HubAddress) -> tuple[str, int]:
+    """Bootstrap the hub; return the host (or socket directory) and port it was reached at."""
     try:
         async with await _connect_creating(address) as connection:
             await bootstrap(connection, embedded=address.embedded)
-            return connection.info
+            return connection.info.host, connection.info.port
     except psycopg.Error as error:
         raise HubError(f"the hub could not be set up: {_first_line(error)}") from error
 
@@ -89,20 +90,36 @@ async def _set_up(address: HubAddress) -> psycopg.ConnectionInfo:
 async def _connect_creating(address: HubAddress) -> AsyncConnection[TupleRow]:
     try:
         return await _connect(address.conninfo)
-    except psycopg.OperationalError as error:
-        # A failed connection attempt carries no SQLSTATE in libpq: ask in the other database.
-        missing = f'database "{address.database}" does not exist' in str(error)
-        if not missing:
+    except psycopg.OperationalError:
+        # Why it failed is known as text only, in the server's language: look for the database.
+        if not await _create_missing(address):
             raise
-    maintenance = psycopg.conninfo.make_conninfo(address.conninfo, dbname="postgres")
-    async with await _connect(maintenance) as connection:
-        await create_database(connection, address.database, embedded=address.embedded)
     return await _connect(address.conninfo)
+
+
+async def _create_missing(address: HubAddress) -> bool:
+    maintenance = psycopg.conninfo.make_conninfo(address.conninfo, dbname="postgres")
+    try:
+        connection = await _connect(maintenance)
+    except psycopg.OperationalError:
+        return False
+    async with connection:
+        cursor = await connection.execute(
+            "SELECT FROM pg_database WHERE datname = %s", (address.database,)
+        )
+        if await cursor.fetchone() is not None:
+            return False
+        await create_database(connection, address.database, embedded=address.embedded)
+    return True
 
 
 async def _connect(conninfo: str) -> AsyncConnection[TupleRow]:
     return await AsyncConnection.connect(
-        conninfo, autocommit=True, connect_timeout=_CONNECT_SECONDS, application_name="oar"
+        conninfo,
+        autocommit=True,
+        connect_timeout=_CONNECT_SECONDS,
+        client_encoding="utf8",  # else a SQL_ASCII database answers with bytes
+        application_name="oar",
     )
 
 

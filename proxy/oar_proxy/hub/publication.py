@@ -375,20 +375,23 @@ async def _drop_schema(connection: AsyncConnection[TupleRow], schema: str) -> No
 
 async def _set_search_path(connection: AsyncConnection[TupleRow], catalog: Catalog) -> None:
     # New sessions find published tables without a schema; those under way keep their own path.
-    path = sql.SQL(", ").join(
-        sql.Identifier(name) for name in ("$user", "public", *catalog.schemas)
-    )
-    wanted = "search_path=" + path.as_string(connection)
+    path = ["$user", "public", *catalog.schemas]
     cursor = await connection.execute(
-        "SELECT count(*) FROM pg_catalog.pg_db_role_setting AS s, unnest(s.setconfig) AS c(entry)"
-        " WHERE s.setdatabase = (SELECT oid FROM pg_catalog.pg_database"
-        " WHERE datname = current_database()) AND s.setrole = 0 AND c.entry = %s",
-        (wanted,),
+        """
+        SELECT EXISTS (
+            SELECT FROM pg_catalog.pg_db_role_setting AS s
+            JOIN pg_catalog.pg_database AS d ON d.oid = s.setdatabase
+            WHERE d.datname = current_database() AND s.setrole = 0 AND s.setconfig @> ARRAY[(
+                SELECT 'search_path=' || string_agg(quote_ident(p.name), ', ' ORDER BY p.place)
+                FROM unnest(%s::text[]) WITH ORDINALITY AS p(name, place))])
+        """,
+        (path,),
     )
-    (present,) = await cursor.fetchone() or (0,)
+    (present,) = await cursor.fetchone() or (False,)
     if not present:
         await connection.execute(
             sql.SQL("ALTER DATABASE {} SET search_path = {}").format(
-                sql.Identifier(connection.info.dbname), path
+                sql.Identifier(connection.info.dbname),
+                sql.SQL(", ").join(map(sql.Identifier, path)),
             )
         )

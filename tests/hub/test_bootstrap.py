@@ -1,0 +1,207 @@
+"""What a hub is made of, and which servers and databases cannot be one."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import psycopg
+import psycopg.conninfo
+import pytest
+from oar_proxy.hub.access import open_hub
+from oar_proxy.hub.address import HubError
+from oar_proxy.hub.bootstrap import VERSION
+from oar_proxy.settings import HubSettings
+
+
+def open_and_close(dsn, **settings):
+    async def run():
+        async with open_hub(HubSettings(dsn=dsn, **settings)) as address:
+            return address
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def owner(hub_server):
+    """A role that is no superuser: ``(name, conninfo)``. Its databases go with it."""
+    name = f"dba_{secrets.token_hex(3)}"
+    with psycopg.connect(hub_server.conninfo, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN CREATEROLE CREATEDB PASSWORD 'x'")
+        connection.execute(f"GRANT CONNECT ON DATABASE postgres TO {name}")
+        # The roles are the server's, and are there already: a second hub's owner is let in.
+        connection.execute(
+            f"GRANT oar_client, oar_auditor, oar_planner TO {name} WITH ADMIN OPTION"
+        )
+        yield (
+            name,
+            psycopg.conninfo.make_conninfo(
+                hub_server.conninfo, user=name, password="x", dbname=f"{name}_db"
+            ),
+        )
+        connection.execute(f'DROP DATABASE IF EXISTS "{name}_db" WITH (FORCE)')
+        connection.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+@pytest.fixture
+def fresh_database(hub_server):
+    """Create a database as told; returns its DSN."""
+    made = []
+    with psycopg.connect(hub_server.conninfo, autocommit=True) as connection:
+
+        def create(options=""):
+            name = f"made_{secrets.token_hex(3)}"
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0 {options}")
+            made.append(name)
+            return psycopg.conninfo.make_conninfo(hub_server.conninfo, dbname=name)
+
+        yield create
+        for name in made:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_the_embedded_hub_says_where_it_is(hub_server):
+    assert hub_server.host.startswith("/")
+    assert hub_server.database == "oar"
+    assert hub_server.embedded
+    assert "password" not in repr(hub_server)
+    with psycopg.connect(hub_server.conninfo) as connection:
+        row = connection.execute(
+            "SELECT current_setting('listen_addresses'), datlocprovider::text, datlocale,"
+            " pg_encoding_to_char(encoding), current_setting('log_min_error_statement'),"
+            " current_setting('fsync'), current_setting('max_connections')"
+            " FROM pg_database WHERE datname = current_database()"
+        ).fetchone()
+    assert row == ("", "b", "C.UTF-8", "UTF8", "panic", "on", "200")
+
+
+def test_a_dsn_names_the_database_or_the_settings_do(hub, hub_server):
+    assert open_and_close(hub.conninfo, database="other").database == hub.database
+    without = psycopg.conninfo.conninfo_to_dict(hub_server.conninfo)
+    del without["dbname"]
+    address = open_and_close(psycopg.conninfo.make_conninfo(**without), database=hub.database)
+    assert (address.host, address.port) == (hub_server.host, hub_server.port)
+    assert address.database == hub.database
+    assert not address.embedded
+
+
+def test_setting_up_again_changes_nothing(hub, admin):
+    before = admin.execute("SELECT xmin, oid FROM pg_proc ORDER BY oid").fetchall()
+    open_and_close(hub.conninfo)
+    assert admin.execute("SELECT xmin, oid FROM pg_proc ORDER BY oid").fetchall() == before
+    assert admin.execute("TABLE oar_internal.version").fetchall() == [(VERSION,)]
+
+
+def test_an_older_hub_is_brought_up(hub, admin):
+    admin.execute("UPDATE oar_internal.version SET version = 0; DROP FUNCTION public.oar_ask")
+    open_and_close(hub.conninfo)
+    assert admin.execute("SELECT to_regprocedure('oar_ask(text)') IS NOT NULL").fetchone() == (
+        True,
+    )
+
+
+def test_a_newer_hub_is_left_alone(hub, admin):
+    admin.execute("UPDATE oar_internal.version SET version = version + 1")
+    try:
+        with pytest.raises(HubError, match="set up by a newer oar"):
+            open_and_close(hub.conninfo)
+    finally:
+        admin.execute("UPDATE oar_internal.version SET version = version - 1")
+
+
+def test_several_proxies_may_start_at_once(fresh_database):
+    dsn = fresh_database()
+
+    async def run():
+        async def one():
+            async with open_hub(HubSettings(dsn=dsn)) as address:
+                return address.database
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one()) for _ in range(4)]
+        return {task.result() for task in tasks}
+
+    assert len(asyncio.run(run())) == 1
+
+
+def test_strangers_do_not_get_in(hub, hub_server, client_conninfo):
+    with psycopg.connect(hub.conninfo, autocommit=True) as connection:
+        connection.execute("CREATE ROLE stranger LOGIN PASSWORD 'x'")
+        try:
+            stranger = psycopg.conninfo.make_conninfo(hub.conninfo, user="stranger", password="x")
+            with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+                psycopg.connect(stranger)
+        finally:
+            connection.execute("DROP ROLE stranger")
+    for database in ("postgres", "template1"):
+        elsewhere = psycopg.conninfo.make_conninfo(client_conninfo, dbname=database)
+        with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+            psycopg.connect(elsewhere)
+
+
+def test_a_role_without_superuser_can_own_a_hub(owner, capsys):
+    name, dsn = owner
+    address = open_and_close(dsn)
+    assert address.database == f"{name}_db"
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        assert connection.execute("SELECT count(*) FROM oar.tables").fetchone() == (0,)
+        connection.execute("SET ROLE oar_planner")
+    assert "large objects" in capsys.readouterr().out
+    assert open_and_close(dsn).database == address.database
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("LOCALE_PROVIDER builtin BUILTIN_LOCALE 'C' LOCALE 'C'", None),
+        ("LOCALE_PROVIDER libc LOCALE 'C'", None),
+        ("LOCALE_PROVIDER libc LOCALE 'C.UTF-8'", None),
+        ("LOCALE_PROVIDER libc LOCALE 'C' ENCODING 'LATIN1'", "encoding LATIN1"),
+        ("LOCALE_PROVIDER libc LOCALE 'C' ENCODING 'SQL_ASCII'", "encoding SQL_ASCII"),
+    ],
+)
+def test_text_has_to_be_ordered_by_code_point(fresh_database, options, message):
+    dsn = fresh_database(options)
+    if message is None:
+        assert open_and_close(dsn).database.startswith("made_")
+    else:
+        with pytest.raises(HubError, match=message) as caught:
+            open_and_close(dsn)
+        assert "CREATE DATABASE" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("lacking", "message"),
+    [
+        ("NOCREATEROLE", "may not create roles"),
+        ("NOCREATEDB", "is not there and could not be created"),
+    ],
+)
+def test_a_role_that_may_too_little_is_refused(hub_server, owner, lacking, message):
+    name, dsn = owner
+    with psycopg.connect(hub_server.conninfo, autocommit=True) as connection:
+        connection.execute(f"ALTER ROLE {name} {lacking}")
+    with pytest.raises(HubError, match=message):
+        open_and_close(dsn)
+
+
+def test_a_role_that_does_not_own_the_database_is_refused(hub, owner):
+    name, dsn = owner
+    with psycopg.connect(hub.conninfo, autocommit=True) as connection:
+        connection.execute(f"GRANT CONNECT ON DATABASE {hub.database} TO {name}")
+    with pytest.raises(HubError, match="does not own database"):
+        open_and_close(psycopg.conninfo.make_conninfo(dsn, dbname=hub.database))
+
+
+@pytest.mark.parametrize(
+    ("dsn", "message"),
+    [
+        ("host=/nowhere port=1 user=x password=secret", "could not be set up"),
+        ("postgresql://x:secret@[", "is not a PostgreSQL connection string"),
+        ("nonsense secret", "is not a PostgreSQL connection string"),
+    ],
+)
+def test_an_unusable_dsn_is_refused_without_its_password(dsn, message):
+    with pytest.raises(HubError, match=message) as caught:
+        open_and_close(dsn)
+    assert "secret" not in str(caught.value)

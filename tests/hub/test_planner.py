@@ -1,0 +1,176 @@
+"""Asking the hub's planner, and checking drafts."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+from oar_proxy.hub.planner import PLAN_SHAPE, Planner, PlanningFailed
+
+
+@pytest.fixture(scope="module")
+def names(publish_now, catalog, table):
+    wanted = catalog([
+        (("owner", "shop"), [
+            table("t", ("id", "integer", True), ("name", "text"),
+                  ("at", "timestamp with time zone"), primary_key=("id",)),
+            table("u", ("id", "integer"), ("t_id", "integer")),
+        ]),
+    ])  # fmt: skip
+    publish_now(wanted)
+    return {name: f"oar_plan.{t.planning_name}" for (_, name), t in wanted.tables.items()}
+
+
+def ask(hub, work):
+    async def run():
+        async with Planner(hub, size=2) as planner:
+            return await work(planner)
+
+    return asyncio.run(run())
+
+
+def explain(hub, statement, settings=None):
+    return ask(hub, lambda planner: planner.explain(statement, settings))
+
+
+def nodes(plan):
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("SELECT * FROM {t} AS t JOIN {u} AS u ON u.t_id = t.id", {"Hash Join", "Seq Scan"}),
+        ("SELECT * FROM {t} AS t WHERE id = 5", {"Seq Scan"}),
+        ("SELECT * FROM {t} AS t WHERE EXISTS (SELECT FROM {u} WHERE t_id = t.id)", {"Hash Join"}),
+        ("SELECT count(DISTINCT name) FROM {t} GROUP BY id ORDER BY id", {"Sort", "Aggregate"}),
+    ],
+)
+def test_plans_have_the_shape_that_is_read(hub, names, statement, expected):
+    (answer,) = explain(hub, statement.format(**names))
+    kinds = {node["Node Type"] for node in nodes(answer["Plan"])}
+    assert expected <= kinds
+    assert not kinds & {"Nested Loop", "Merge Join", "Index Scan", "Bitmap Heap Scan", "Memoize"}
+
+
+def test_the_planner_reasons_from_declared_keys(hub, names):
+    (answer,) = explain(
+        hub, "SELECT u.id FROM {u} AS u LEFT JOIN {t} AS t ON t.id = u.t_id".format(**names)
+    )
+    assert answer["Plan"]["Node Type"] == "Seq Scan"  # at most one t for a u: not needed
+
+
+def test_session_settings_bear_on_the_plan_and_do_not_stay(hub, names):
+    statement = "SELECT 1 FROM {t} WHERE at > '01/02/2024 00:00'::timestamptz".format(**names)
+
+    async def work(planner):
+        filters = []
+        for settings in (
+            {"TimeZone": "UTC", "DateStyle": "ISO, MDY"},
+            {"TimeZone": "UTC", "DateStyle": "ISO, DMY"},
+            {"TimeZone": "Asia/Tokyo", "DateStyle": "ISO, DMY"},
+            {"TimeZone": "UTC", "DateStyle": "ISO, MDY", "search_path": 'a, "b\'c"'},
+            {},
+        ):
+            (answer,) = await planner.explain(statement, settings)
+            filters.append(answer["Plan"]["Filter"].split("'")[1])
+        return filters
+
+    async def with_one_connection():
+        async with Planner(hub, size=1) as planner:
+            return await work(planner)
+
+    first, second, third, fourth, last = asyncio.run(with_one_connection())
+    assert (first, second) == ("2024-01-02 00:00:00+00", "2024-02-01 00:00:00+00")
+    assert third == "2024-02-01 00:00:00+09"
+    assert fourth == first
+    with psycopg.connect(hub.conninfo) as connection:
+        (default,) = connection.execute("SELECT '01/02/2024 00:00'::timestamptz::text").fetchone()
+    assert last == default
+
+
+@pytest.mark.parametrize(
+    ("statement", "sqlstate", "position"),
+    [
+        ("SELECT 1 FROM oar_plan.missing", "42P01", 15),
+        ("SELECT nope FROM {t}", "42703", 8),
+        ("SELEC 1", "42601", 1),
+        ("SELECT 1; SELECT 2", "42601", None),
+        ("SELECT 1 / 0", "22012", None),
+        ("TABLE oar_internal.published", "42501", None),
+        ("SELECT * FROM shop.t", "42501", 15),
+        ("SELECT 'я', nope FROM {t}", "42703", 13),
+    ],
+)
+def test_a_statement_that_does_not_plan_says_why(hub, names, statement, sqlstate, position):
+    with pytest.raises(PlanningFailed) as caught:
+        explain(hub, statement.format(**names))
+    assert caught.value.sqlstate == sqlstate
+    assert caught.value.position == position
+    assert caught.value.message
+
+
+def test_nothing_can_be_executed(hub, names):
+    """Neither by a second statement nor by the role: planning connections only plan."""
+    for statement in ("SELECT 1; CREATE TABLE public.made ()", "ANALYZE SELECT 1"):
+        with pytest.raises(PlanningFailed):
+            explain(hub, statement)
+    with pytest.raises(ValueError, match="not a session setting"):
+        explain(hub, "SELECT 1", {"Role": "oar_admin"})
+    with pytest.raises(PlanningFailed) as caught:
+        explain(hub, "SELECT 1", {"log_min_messages": "debug5"})
+    assert caught.value.sqlstate == "42501"
+
+
+def test_a_failed_setting_leaves_no_half_set_connection(hub, names):
+    async def work():
+        async with Planner(hub, size=1) as planner:
+            with pytest.raises(PlanningFailed):
+                await planner.explain("SELECT 1", {"TimeZone": "Nowhere/At_All"})
+            (answer,) = await planner.explain("SELECT now()", {"TimeZone": "UTC"})
+            return answer["Plan"]["Node Type"]
+
+    assert asyncio.run(work()) == "Result"
+
+
+def test_any_row_plans_as_an_opaque_source(hub, names):
+    (answer,) = explain(
+        hub,
+        "SELECT * FROM oar_internal.any_row() AS r(id integer) JOIN {t} AS t USING (id)"
+        " WHERE r.id > 3".format(**names),
+    )
+    kinds = {node["Node Type"] for node in nodes(answer["Plan"])}
+    assert kinds >= {"Hash Join", "Function Scan"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("SELECT * FROM shop.t JOIN shop.u ON t_id = t.id", None),
+        ("SELECT * FROM t", None),
+        ("SELECT nam FROM shop.t", 'column "nam" does not exist: Perhaps you meant'),
+        ("SELECT * FROM shop.x", 'relation "shop.x" does not exist'),
+        ("SELECT name, count(*) FROM shop.t", "must appear in the GROUP BY clause"),
+        ("DELETE FROM shop.t", "cannot delete from view"),
+        ("DROP TABLE x", "syntax error"),
+    ],
+)
+def test_a_draft_is_checked_as_a_client_would_run_it(hub, names, statement, message):
+    found = ask(hub, lambda planner: planner.check(statement))
+    assert (found is None) if message is None else (message in found)
+
+
+def test_settings_a_server_lacks_are_left_out(hub, names):
+    async def work(planner):
+        async with planner._plans.connection() as connection:
+            cursor = await connection.execute(
+                "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (list(PLAN_SHAPE),)
+            )
+            return dict(await cursor.fetchall())
+
+    found = ask(hub, work)
+    assert found == {name: PLAN_SHAPE[name] for name in found}
+    assert len(found) >= len(PLAN_SHAPE) - 1

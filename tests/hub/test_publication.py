@@ -1,0 +1,306 @@
+"""The catalog in the hub: what clients and the planner find, and how it changes under them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import psycopg
+import pytest
+from oar_adapters.interface import Column
+from oar_proxy.hub.publication import PublicationBlocked, PublicationRefused
+
+ID = ("id", "integer", True)
+
+TYPES = [
+    "smallint", "integer", "bigint", "real", "double precision", "numeric", "numeric(10,2)",
+    "numeric(3,-2)", "boolean", "text", "character varying", "character varying(20)",
+    "character(3)", '"char"', "name", "uuid", "date", "time without time zone",
+    "time(3) with time zone", "timestamp without time zone", "timestamp(0) without time zone",
+    "timestamp(3) with time zone", "interval", "interval day to second", "interval(2)", "bytea",
+    "json", "jsonb", "xml", "inet", "cidr", "macaddr", "money", "point", "bit(8)",
+    "bit varying(4)", "tsvector", "int4range", "datemultirange", "integer[]", "text[]",
+    "numeric(5,1)[]", "timestamp with time zone[]",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_published(publish_now, catalog):
+    publish_now(catalog([]))
+
+
+def planning_columns(admin, published):
+    return admin.execute(
+        "SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute"
+        " WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum",
+        (f"oar_plan.{published.planning_name}",),
+    ).fetchall()
+
+
+def keys(admin, published):
+    rows = admin.execute(
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = %s::regclass"
+        " AND contype IN ('p', 'u') ORDER BY 1",
+        (f"oar_plan.{published.planning_name}",),
+    )
+    return [definition for (definition,) in rows]
+
+
+def view_columns(connection, name):
+    return connection.execute(
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
+        " WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum",
+        (name,),
+    ).fetchall()
+
+
+def test_every_type_a_hub_has_is_published_as_it_is(publish_now, catalog, table, admin):
+    columns = [(f"c{number}", type_) for number, type_ in enumerate(TYPES)]
+    wanted = catalog([(("owner", "shop"), [table("t", *columns)])])
+    publish_now(wanted)
+    assert view_columns(admin, "shop.t") == columns
+    held = planning_columns(admin, wanted.tables["shop", "t"])
+    assert [(name, type_) for name, type_, _ in held] == columns
+
+
+@pytest.mark.parametrize(
+    ("properties", "id_not_null", "declared"),
+    [
+        ({"primary_key": ("id",)}, True, ["PRIMARY KEY (id)"]),
+        ({"primary_key": ("id",)}, False, ["UNIQUE (id)"]),
+        ({"primary_key": ("id", "Name")}, True, ['UNIQUE (id, "Name")']),
+        ({"unique_keys": (("id",), ("Name", "id"))}, True, ['UNIQUE ("Name", id)', "UNIQUE (id)"]),
+        (
+            {"primary_key": ("id",), "unique_keys": (("id",), ("document",))},
+            True,
+            ["PRIMARY KEY (id)"],
+        ),
+        ({"unique_keys": (("short",), ("moment", "day"))}, True,
+         ["UNIQUE (moment, day)", "UNIQUE (short)"]),
+        ({}, True, []),
+    ],
+)  # fmt: skip
+def test_planning_tables_declare_what_is_enforced(
+    publish_now, catalog, table, admin, properties, id_not_null, declared
+):
+    columns = [
+        ("id", "integer", id_not_null),
+        ("Name", "text"),
+        ("document", "json"),  # no order, hence no key in PostgreSQL
+        ("short", "character varying(5)"),
+        ("moment", "timestamp(3) with time zone"),
+        ("day", "date"),
+    ]
+    wanted = catalog([(("owner", "shop"), [table("t", *columns, **properties)])])
+    publish_now(wanted)
+    published = wanted.tables["shop", "t"]
+    assert keys(admin, published) == declared
+    assert [c[2] for c in planning_columns(admin, published)] == [id_not_null, *[False] * 5]
+
+
+def test_names_are_taken_as_they_are(publish_now, catalog, table, client):
+    odd = "таб\"ли'ца; --"
+    wanted = catalog([(("owner", "Мой %s маркет"), [table(odd, ("a.b", "text"), ("%s", "text"))])])
+    publish_now(wanted)
+    rows = client.execute(
+        "SELECT table_schema, table_name, column_name FROM information_schema.columns"
+        " WHERE table_schema = 'Мой %s маркет' ORDER BY ordinal_position"
+    ).fetchall()
+    assert rows == [("Мой %s маркет", odd, "a.b"), ("Мой %s маркет", odd, "%s")]
+    with pytest.raises(psycopg.errors.FeatureNotSupported) as caught:
+        client.execute(
+            psycopg.sql.SQL("SELECT * FROM {}").format(psycopg.sql.Identifier("Мой %s маркет", odd))
+        )
+    assert odd in str(caught.value)
+
+
+def test_comments_and_the_oar_views_say_what_is_published(publish_now, catalog, client):
+    from oar_adapters.interface import Table
+
+    columns = (
+        Column("id", "integer", "id", not_null=True, comment="the order's number"),
+        Column("note", "text", "note"),
+    )
+    orders = Table("orders", columns, "orders", comment="it's \\ all")
+    wanted = catalog([
+        (("first", "shop"), [orders]),
+        (("second", "shop"), [dataclasses.replace(orders, comment=None)]),
+        (("third", "far"), [dataclasses.replace(orders, name="other", comment=None)]),
+    ])  # fmt: skip
+    publish_now(wanted)
+    assert client.execute(
+        "SELECT obj_description('shop.orders'::regclass),"
+        " col_description('shop.orders'::regclass, 1), col_description('shop.orders'::regclass, 2)"
+    ).fetchone() == ("it's \\ all", "the order's number", None)
+    assert client.execute("TABLE oar.tables").fetchall() == [
+        ("shop", "orders", ["first", "second"], True, "it's \\ all"),
+        ("far", "other", ["third"], False, None),
+    ]
+    assert client.execute("SELECT * FROM oar.columns WHERE schema = 'shop'").fetchall() == [
+        ("shop", "orders", "id", 1, "integer", True, "the order's number"),
+        ("shop", "orders", "note", 2, "text", False, None),
+    ]
+    assert client.execute("TABLE oar.owners").fetchall() == [
+        ("first", 1), ("second", 1), ("third", 1)
+    ]  # fmt: skip
+
+
+def test_new_sessions_find_tables_without_a_schema(publish_now, catalog, table, client_conninfo):
+    publish_now(catalog([(("a", "Big"), [table("x", ID)]), (("b", "small"), [table("x", ID)])]))
+    with psycopg.connect(client_conninfo) as connection:
+        assert connection.execute("SHOW search_path").fetchone() == (
+            '"$user", public, "Big", small',
+        )
+        assert connection.execute("SELECT 'x'::regclass::oid = '\"Big\".x'::regclass").fetchone()
+
+
+def test_publishing_the_same_again_changes_nothing(publish_now, catalog, table, admin):
+    wanted = catalog([(("owner", "shop"), [table("t", ID), table("u", ID)])])
+    assert publish_now(wanted)
+    before = admin.execute("SELECT xmin, oid, relname FROM pg_class ORDER BY oid").fetchall()
+    assert not publish_now(wanted)
+    estimated = catalog([(("owner", "shop"), [table("t", ID, row_estimate=7.0), table("u", ID)])])
+    assert not publish_now(estimated)
+    assert (
+        admin.execute("SELECT xmin, oid, relname FROM pg_class ORDER BY oid").fetchall() == before
+    )
+
+
+def test_only_what_changed_is_replaced(publish_now, catalog, table, admin):
+    def oids():
+        rows = admin.execute(
+            "SELECT relname, oid FROM pg_class WHERE relnamespace = 'shop'::regnamespace"
+        )
+        return dict(rows.fetchall())
+
+    first = catalog([(("owner", "shop"), [table("t", ID), table("u", ID), table("gone", ID)])])
+    publish_now(first)
+    before = oids()
+    second = catalog([
+        (("new", "shop"), [table("added", ID)]),
+        (("owner", "shop"), [table("t", ID, primary_key=("id",)), table("u", ID, ("x", "text"))]),
+    ])  # fmt: skip
+    assert publish_now(second)
+    after = oids()
+    assert after.keys() == {"added", "t", "u"}
+    assert after["t"] == before["t"]  # a new key changes nothing a client sees
+    assert after["u"] != before["u"]
+    assert keys(admin, second.tables["shop", "t"]) == ["PRIMARY KEY (id)"]
+    planning = admin.execute(
+        "SELECT relname FROM pg_class WHERE relkind = 'r'"
+        " AND relnamespace = 'oar_plan'::regnamespace"
+    ).fetchall()
+    assert {name for (name,) in planning} == {
+        published.planning_name for published in second.tables.values()
+    }
+
+
+@pytest.mark.parametrize(
+    ("columns", "outcome"),
+    [
+        ([ID, ("name", "text"), ("added", "date")], "cached plan must not change result type"),
+        ([ID, ("name", "character varying")], "cached plan must not change result type"),
+        ([ID], 'column "name" does not exist'),
+        ([ID, ("renamed", "text")], 'column "name" does not exist'),
+        ([ID, ("name", "text", True)], "does not evaluate"),
+    ],
+)
+def test_a_session_survives_a_change_of_its_table(
+    publish_now, catalog, table, client_conninfo, columns, outcome
+):
+    publish_now(catalog([(("owner", "shop"), [table("t", ID, ("name", "text"))])]))
+    statement = "SELECT name FROM shop.t" if "exist" in outcome else "SELECT * FROM shop.t"
+    with psycopg.connect(client_conninfo, autocommit=True) as connection:
+        connection.execute("SET application_name = 'kept'")
+        connection.execute(f"PREPARE p AS {statement}")
+        connection.execute("CREATE TEMP VIEW mine AS SELECT id FROM shop.t")
+        assert publish_now(catalog([(("owner", "shop"), [table("t", *columns)])]))
+        with pytest.raises(psycopg.Error, match=outcome):
+            connection.execute("EXECUTE p")
+        assert view_columns(connection, "shop.t") == [(c[0], c[1]) for c in columns]
+        assert connection.execute("SHOW application_name").fetchone() == ("kept",)
+
+
+def test_a_busy_client_delays_publication_of_its_table_only(
+    publish_now, catalog, table, client_conninfo
+):
+    publish_now(catalog([(("owner", "shop"), [table("t", ID), table("u", ID)])]))
+    grown = catalog([(("owner", "shop"), [table("t", ID, ("x", "text")), table("u", ID)])])
+    beside = catalog([(("owner", "shop"), [table("t", ID), table("u", ID, ("x", "text"))])])
+    with psycopg.connect(client_conninfo) as connection:
+        connection.execute("SELECT * FROM shop.t LIMIT 0")
+        with pytest.raises(PublicationBlocked, match="transaction"):
+            publish_now(grown)
+        assert view_columns(connection, "shop.t") == [("id", "integer")]
+        assert publish_now(beside)
+        connection.rollback()
+        assert publish_now(grown)
+        assert view_columns(connection, "shop.t") == [("id", "integer"), ("x", "text")]
+
+
+def test_schemas_come_and_go(publish_now, catalog, table, admin):
+    def schemas():
+        rows = admin.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'org%'")
+        return {name for (name,) in rows}
+
+    publish_now(catalog([(("a", "org1"), [table("t", ID)]), (("b", "org2"), [table("t", ID)])]))
+    assert schemas() == {"org1", "org2"}
+    admin.execute("CREATE TABLE org2.kept (id int)")
+    publish_now(catalog([]))
+    assert schemas() == {"org2"}  # someone's own table is there
+    with pytest.raises(PublicationRefused, match='schema "org2" is in the hub already'):
+        publish_now(catalog([(("b", "org2"), [table("t", ID)])]))
+    admin.execute("DROP SCHEMA org2 CASCADE")
+
+
+def test_an_administrators_own_view_is_not_dropped(publish_now, catalog, table, admin):
+    publish_now(catalog([(("owner", "shop"), [table("t", ID)])]))
+    admin.execute("CREATE VIEW public.kept AS SELECT id FROM shop.t")
+    with pytest.raises(PublicationRefused, match=r"shop\.t changed.*kept stands on"):
+        publish_now(catalog([(("owner", "shop"), [table("t", ID, ("x", "text"))])]))
+    admin.execute("DROP VIEW public.kept")
+    assert publish_now(catalog([(("owner", "shop"), [table("t", ID, ("x", "text"))])]))
+
+
+@pytest.mark.parametrize(
+    ("schema", "name", "column", "type_", "message"),
+    [
+        ("public", "t", "a", "text", 'owner mine: schema "public" is the hub\'s own'),
+        ("pg_shop", "t", "a", "text", "hub's own"),
+        ("oar_plan", "t", "a", "text", "hub's own"),
+        ("information_schema", "t", "a", "text", "hub's own"),
+        ("я" * 32, "t", "a", "text", "longer than 63 bytes"),
+        ("shop", "x" * 64, "a", "text", "longer than 63 bytes"),
+        ("shop", "t", "", "text", "is empty or longer"),
+        ("shop", "t", "ctid", "text", "PostgreSQL's own or used twice"),
+        ("shop", "t", "a", "varbit2", r'column shop\.t\.a has type "varbit2"'),
+        ("shop", "t", "a", "integer) AS x(y integer", "which the hub does not know"),
+        ("shop", "t", "a", "text; DROP SCHEMA oar CASCADE", "which the hub does not know"),
+        ("shop", "t", "a", "integer -- ", "which the hub does not know"),
+        ("shop", "t", "a", "record", "which the hub does not know"),
+        ("shop", "t", "a", "serial", "which the hub does not know"),
+        ("shop", "t", "a", "integer(5)", "could not be published: "),
+    ],
+)
+def test_what_cannot_be_published_is_refused_by_name(
+    publish_now, catalog, table, admin, schema, name, column, type_, message
+):
+    good = (("good", "shop"), [table("kept", ID)])
+    publish_now(catalog([good]))
+    with pytest.raises(Exception, match=message):
+        publish_now(catalog([good, (("mine", schema), [table(name, (column, type_))])]))
+    assert view_columns(admin, "shop.kept") == [("id", "integer")]
+
+
+def test_a_column_named_twice_is_refused(publish_now, catalog, table):
+    with pytest.raises(PublicationRefused, match="used twice"):
+        publish_now(catalog([(("owner", "shop"), [table("t", ("a", "text"), ("a", "text"))])]))
+
+
+def test_a_planning_name_stands_for_what_it_declares(catalog, table):
+    def name(*tables):
+        return catalog([(("owner", "shop"), tables)]).tables["shop", "t"].planning_name
+
+    base = name(table("t", ID))
+    assert name(table("before", ID), table("t", ID)) == base
+    assert name(table("t", ID, primary_key=("id",))) != base
+    assert name(table("t", ("id", "bigint", True))) != base
