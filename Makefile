@@ -37,11 +37,15 @@ bench: $(STAMP) ## run a benchmark: ARGS="…", see oar bench --help
 	@$(BIN)/oar bench $(ARGS)
 
 # --universal: one lock for every platform and Python version that the package supports.
-lock: $(STAMP) ## write requirements.lock anew from pyproject.toml
-	$(BIN)/python -m pip install --quiet 'uv>=0.8,<1'
-	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 \
+COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' \
-	  --format requirements.txt --output-file requirements.lock --quiet $(ARGS)
+	  --format requirements.txt --quiet
+
+lock: $(STAMP) ## write the lock files anew from pyproject.toml; ARGS=--upgrade for newer versions
+	$(BIN)/python -m pip install --quiet 'uv>=0.8,<1'
+	$(COMPILE) --all-extras --output-file requirements.lock $(ARGS)
+	$(COMPILE) --extra build --constraint requirements.lock \
+	  --output-file docker/requirements.lock
 
 wheel: $(STAMP) ## build dist/oar-*.whl
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -1,7 +1,8 @@
-"""Compare requirements.lock with pyproject.toml, without a network.
+"""Compare the lock files with pyproject.toml and each other, without a network.
 
-Every requirement of the package, its extras and its build backend has to be pinned in the lock by
-a version that satisfies it, with hashes, and the lock may name no package index.
+Every requirement of the package, its extras and its build backend has to be pinned in
+requirements.lock by a version that satisfies it, with hashes, and the lock may name no package
+index. The image's lock is the part of it that is needed to build and run.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -18,14 +20,15 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def wanted(pyproject: Path) -> list[Requirement]:
-    """Return all direct requirements that the project states."""
+def wanted(pyproject: Path, extras: Collection[str] | None = None) -> list[Requirement]:
+    """Return the direct requirements that the project states, of all extras or of some."""
     content = tomllib.loads(pyproject.read_text(encoding="utf-8"))
     project = content["project"]
     texts = [*project["dependencies"], *content["build-system"]["requires"]]
-    for extra in project.get("optional-dependencies", {}).values():
-        texts.extend(extra)
-    return [requirement for text in texts if (requirement := Requirement(text)).name != "oar"]
+    for name, extra in project["optional-dependencies"].items():
+        if extras is None or name in extras:
+            texts.extend(extra)
+    return [Requirement(text) for text in texts]
 
 
 def pinned(lock: str) -> dict[str, list[Version]]:
@@ -36,12 +39,12 @@ def pinned(lock: str) -> dict[str, list[Version]]:
     return pins
 
 
-def faults(pyproject: Path, lock: Path) -> list[str]:
-    """Return one line for everything in which the two files differ."""
+def faults(requirements: Iterable[Requirement], lock: Path) -> list[str]:
+    """Return one line for everything that is wrong with a lock file."""
     text = lock.read_text(encoding="utf-8")
     pins = pinned(text)
     found = []
-    for requirement in wanted(pyproject):
+    for requirement in requirements:
         versions = pins.get(canonicalize_name(requirement.name), [])
         if not versions:
             found.append(f"{requirement.name}: not in {lock.name}")
@@ -59,13 +62,30 @@ def faults(pyproject: Path, lock: Path) -> list[str]:
     return found
 
 
+def differences(part: Path, whole: Path) -> list[str]:
+    """Return one line for every package that ``part`` pins otherwise than ``whole``."""
+    pins = pinned(whole.read_text(encoding="utf-8"))
+    return [
+        f"{name}: {part} has {version}, {whole.name} has not"
+        for name, versions in pinned(part.read_text(encoding="utf-8")).items()
+        for version in versions
+        if version not in pins.get(name, [])
+    ]
+
+
 def main() -> int:
     """Print the faults; the exit status says whether there were any."""
-    found = faults(ROOT / "pyproject.toml", ROOT / "requirements.lock")
+    pyproject = ROOT / "pyproject.toml"
+    whole, image = ROOT / "requirements.lock", ROOT / "docker" / "requirements.lock"
+    found = [
+        *faults(wanted(pyproject), whole),
+        *faults(wanted(pyproject, ("build",)), image),
+        *differences(image, whole),
+    ]
     for line in found:
         print(f"lock: {line}", file=sys.stderr)
     if found:
-        print("hint: run make lock and commit requirements.lock", file=sys.stderr)
+        print("hint: run make lock and commit both lock files", file=sys.stderr)
     return 1 if found else 0
 
 
