@@ -20,6 +20,7 @@ from oar_adapters.interface import (
     Predicate,
     base_type,
 )
+
 from oar_proxy import sqltree
 from oar_proxy.catalog import PublishedTable
 from oar_proxy.sqltree import ast, enums
@@ -256,7 +257,7 @@ def _constant(node: Any) -> tuple[str, str] | None:
 
 
 def _type_name(node: Any) -> str:
-    name = node.names[-1].sval
+    name: str = node.names[-1].sval
     return _TYPE_NAMES.get(name, name)
 
 

@@ -14,7 +14,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 import pglast
-from pglast import ast, enums
+from pglast import ast as ast
+from pglast import enums as enums
 from pglast.parser import ParseError, Token, scan
 
 CallName = Literal["oar_ask", "oar_ask_json", "oar_explain"]
@@ -89,6 +90,8 @@ class Parsed:
     parameters: tuple[tuple[int, int, int], ...] = ()
     """(number, start, end) of each ``$n``."""
     column_names: frozenset[str] = frozenset()
+    qualified: tuple[tuple[str, str, int, int], ...] = ()
+    """(schema, table, start, end) of each schema prefix of a column: ``public.`` in ``public.t.a``."""
     locks_rows: bool = False
 
     @property
@@ -241,6 +244,7 @@ class _Reader:
     names: set[str] = field(default_factory=set)
     references: set[str] = field(default_factory=set)
     starred: set[int] = field(default_factory=set)
+    qualified: list[tuple[str, str, int, int]] = field(default_factory=list)
     everything: bool = False
     locks_rows: bool = False
 
@@ -331,6 +335,7 @@ class _Reader:
                     self.starred.update(map(id, _direct_relations(node.fromClause)))
                 else:
                     self.references.add(value.fields[-2].sval)
+                    self.prefix(value)
             elif value is sole and sole is not None:
                 self.call(sole, "select", None, ctes)
             else:
@@ -364,6 +369,7 @@ class _Reader:
     def column(self, node: Any, ctes: frozenset[str]) -> None:
         del ctes
         fields = node.fields
+        self.prefix(node)
         if isinstance(fields[-1], ast.A_Star):
             # A star outside a target list: RETURNING *, count((t.*)), a row constructor.
             if len(fields) == 1:
@@ -374,6 +380,13 @@ class _Reader:
         self.names.update(part.sval for part in fields)
         if len(fields) == 1:
             self.references.add(fields[0].sval)
+
+    def prefix(self, node: Any) -> None:
+        """Remember where a column is qualified by schema: an alias has none."""
+        if len(node.fields) == 3:
+            token = self.token_at(node.location)
+            start, end = self.tokens[token].start, self.tokens[token + 2].start
+            self.qualified.append((node.fields[0].sval, node.fields[1].sval, start, end))
 
     def indirection(self, node: Any, ctes: frozenset[str]) -> None:
         self.names.update(
@@ -486,9 +499,7 @@ def _describe(text: str, node: Any) -> Parsed:
     if not isinstance(node, _CARRIERS):
         return Parsed(text, node)
     reader = _Reader(text, list(scan(text)))
-    if isinstance(node, ast.CopyStmt):
-        reader.visit(node.query, frozenset())
-    elif isinstance(node, ast.ViewStmt):
+    if isinstance(node, ast.CopyStmt) or isinstance(node, ast.ViewStmt):
         reader.visit(node.query, frozenset())
     else:
         reader.visit(node, frozenset())
@@ -500,6 +511,7 @@ def _describe(text: str, node: Any) -> Parsed:
         calls=tuple(reader.calls),
         parameters=tuple(reader.parameters),
         column_names=frozenset(reader.names),
+        qualified=tuple(reader.qualified),
         locks_rows=reader.locks_rows,
     )
 
@@ -538,6 +550,122 @@ def _direct_relations(items: Iterable[Any] | None) -> Iterator[Any]:
             yield from _direct_relations((item.larg, item.rarg))
 
 
+def relation_positions(node: Any) -> Iterator[int]:
+    """Yield where each relation below a node is named."""
+    if isinstance(node, ast.RangeVar):
+        yield node.location
+        return
+    for child in children(node):
+        yield from relation_positions(child)
+
+
+def subqueries(root: Any) -> Iterator[tuple[str, Any, tuple[str, ...] | None]]:
+    """Yield alias, query and output columns of each subquery in FROM and each use of a CTE.
+
+    The columns are None where the names alone do not tell them (a star, an unnamed expression).
+    """
+    ctes: dict[str, list[Any]] = {}
+    used: list[Any] = []
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.CommonTableExpr):
+            ctes.setdefault(node.ctename, []).append(node)
+        elif isinstance(node, ast.RangeVar) and node.schemaname is None:
+            used.append(node)
+        elif isinstance(node, ast.RangeSubselect) and node.alias is not None:
+            renamed = tuple(name.sval for name in node.alias.colnames or ())
+            yield node.alias.aliasname, node.subquery, _renamed(node.subquery, renamed)
+        waiting.extend(children(node))
+    for reference in used:
+        for cte in ctes.get(reference.relname, ()):
+            alias = reference.alias.aliasname if reference.alias else reference.relname
+            renamed = tuple(name.sval for name in cte.aliascolnames or ())
+            if reference.alias is not None and reference.alias.colnames:
+                yield alias, cte.ctequery, None
+            else:
+                yield alias, cte.ctequery, _renamed(cte.ctequery, renamed)
+
+
+def _renamed(query: Any, names: tuple[str, ...]) -> tuple[str, ...] | None:
+    columns = _output_columns(query)
+    return None if columns is None else names + columns[len(names) :]
+
+
+def _output_columns(query: Any) -> tuple[str, ...] | None:
+    while isinstance(query, ast.SelectStmt) and query.larg is not None:
+        query = query.larg
+    if not isinstance(query, ast.SelectStmt):
+        return None
+    names: list[str] = []
+    for target in query.targetList or ():
+        value = target.val
+        if target.name is not None:
+            names.append(target.name)
+        elif isinstance(value, ast.ColumnRef) and isinstance(value.fields[-1], ast.String):
+            names.append(value.fields[-1].sval)
+        elif isinstance(value, ast.FuncCall):
+            names.append(value.funcname[-1].sval)
+        else:
+            return None
+    return tuple(names)
+
+
+def preview_rows(node: Any) -> int | None:
+    """How many rows of its one table answer ``SELECT a, b FROM t LIMIT n OFFSET m``: n + m.
+
+    None where a condition, an order, an aggregate or anything else looks at more of them.
+    """
+    query = node if isinstance(node, ast.SelectStmt) else getattr(node, "query", None)
+    if not isinstance(query, ast.SelectStmt):
+        return None
+    counted = enums.LimitOption.LIMIT_OPTION_COUNT
+    count = _integer(query.limitCount) if query.limitOption == counted else None
+    offset = _integer(query.limitOffset) if query.limitOffset is not None else 0
+    if count is None or offset is None:
+        return None
+    while _reads_as_is(query):
+        source = query.fromClause[0]
+        if isinstance(source, ast.RangeVar):
+            return count + offset
+        query = source.subquery
+        if query.limitCount is not None or query.limitOffset is not None:
+            return None
+    return None
+
+
+def _integer(node: Any) -> int | None:
+    if isinstance(node, ast.A_Const) and isinstance(node.val, ast.Integer):
+        return int(node.val.ival)
+    return None
+
+
+def _reads_as_is(query: Any) -> bool:
+    others = (
+        "distinctClause",
+        "whereClause",
+        "groupClause",
+        "havingClause",
+        "windowClause",
+        "valuesLists",
+        "sortClause",
+        "withClause",
+        "larg",
+        "intoClause",
+    )
+    if any(getattr(query, name) for name in others) or len(query.fromClause or ()) != 1:
+        return False
+    if not isinstance(query.fromClause[0], (ast.RangeVar, ast.RangeSubselect)):
+        return False
+    waiting = list(query.targetList or ())
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.FuncCall, ast.SubLink)):
+            return False
+        waiting.extend(children(node))
+    return True
+
+
 # --- where the query of a carrier stands ---------------------------------------------------------
 
 
@@ -562,6 +690,50 @@ def _query_extent(parsed: Parsed) -> tuple[int, int] | None:
     if isinstance(node, ast.CreateTableAsStmt) and isinstance(node.query, ast.SelectStmt):
         return _create_as_extent(tokens, end)
     return None
+
+
+def argument_list(text: str) -> list[str]:
+    """The texts of the arguments of ``EXECUTE name (…)``, wherever it stands in a statement."""
+    tokens = list(scan(text))
+    name = next(i for i, token in enumerate(tokens) if token.name == "EXECUTE") + 1
+    opening = name + 1
+    closing = _closing(tokens, opening)
+    arguments: list[str] = []
+    depth = 0
+    start = tokens[opening].end + 1
+    for token in tokens[opening : closing + 1]:
+        if token.name in ("ASCII_40", "ASCII_91"):
+            depth += 1
+        elif token.name in ("ASCII_41", "ASCII_93"):
+            depth -= 1
+        if (token.name == "ASCII_44" and depth == 1) or (token.name == "ASCII_41" and depth == 0):
+            arguments.append(text[start : token.start].strip())
+            start = token.end + 1
+    return arguments
+
+
+def execute_extent(text: str) -> tuple[int, int]:
+    """Where ``EXECUTE name (…)`` stands."""
+    tokens = list(scan(text))
+    first = next(i for i, token in enumerate(tokens) if token.name == "EXECUTE")
+    last = first + 1
+    if last + 1 < len(tokens) and tokens[last + 1].name == "ASCII_40":
+        last = _closing(tokens, last + 1)
+    return tokens[first].start, tokens[last].end + 1
+
+
+def prepared_query(text: str) -> str:
+    """The query of ``PREPARE name (types) AS query``."""
+    tokens = list(scan(text))
+    depth = 0
+    for index, token in enumerate(tokens):
+        if token.name == "ASCII_40":
+            depth += 1
+        elif token.name == "ASCII_41":
+            depth -= 1
+        elif token.name == "AS" and depth == 0:
+            return text[tokens[index + 1].start : tokens[-1].end + 1].rstrip(";")
+    raise SyntaxFault("PREPARE without AS")
 
 
 def _after_explain_options(tokens: Sequence[Token]) -> int:

@@ -95,6 +95,34 @@ class Planner:
         """
         return await _explain(self._plans, statement, session_settings or {})
 
+    async def describe(
+        self, query: str, session_settings: Mapping[str, str] | None = None
+    ) -> list[tuple[str, str]] | None:
+        """Return name and type of each output column of a query over planning tables.
+
+        None when a type is not one of the built-in ones that travel undecoded. The query runs
+        with LIMIT 0; the caller vouches for its functions. Raises :class:`PlanningFailed`.
+        """
+        async with self._plans.connection() as connection:
+            try:
+                if connection.applied != (session_settings or {}):
+                    await _apply(connection, session_settings or {})
+                cursor = connection.cursor(binary=True)
+                statement = f"SELECT * FROM (\n{query}\n) AS q LIMIT 0"
+                await cursor.execute(statement.encode())
+                result = cursor.pgresult
+            except psycopg.Error as error:
+                raise _failure(error) from error
+        if result is None:
+            return None
+        columns: list[tuple[str, str]] = []
+        for number in range(result.nfields):
+            kind = _type_name(result.ftype(number), result.fmod(number))
+            if kind is None:
+                return None
+            columns.append(((result.fname(number) or b"").decode(), kind))
+        return columns
+
     async def check(
         self, statement: str, session_settings: Mapping[str, str] | None = None
     ) -> str | None:
@@ -157,6 +185,43 @@ async def _explain(
     except psycopg.Error as error:
         raise _failure(error) from error
     return list(plan)
+
+
+_TYPES: Final[Mapping[int, str]] = {
+    16: "boolean",
+    17: "bytea",
+    20: "bigint",
+    21: "smallint",
+    23: "integer",
+    25: "text",
+    700: "real",
+    701: "double precision",
+    1042: "character",
+    1043: "character varying",
+    1082: "date",
+    1083: "time without time zone",
+    1114: "timestamp without time zone",
+    1184: "timestamp with time zone",
+    1700: "numeric",
+    2950: "uuid",
+}
+"""OIDs of built-in types: the same in every PostgreSQL."""
+
+_VARHDRSZ: Final = 4
+"""Modifiers of varlena types count the header of the value."""
+
+
+def _type_name(oid: int, modifier: int) -> str | None:
+    """Spell a type as ``format_type`` does; None for others than those above."""
+    name = _TYPES.get(oid)
+    if name is None or modifier < 0:
+        return name
+    if name in ("character", "character varying"):
+        return f"{name}({modifier - _VARHDRSZ})"
+    if name == "numeric":
+        packed = modifier - _VARHDRSZ
+        return f"numeric({packed >> 16},{packed & 0x7FF})"
+    return None
 
 
 async def _apply(connection: _PlanningConnection, settings: Mapping[str, str]) -> None:

@@ -1,0 +1,247 @@
+"""The composition root: the only place that picks implementations and ties the stages together."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import structlog
+
+from oar_adapters.interface import Adapter, OwnerError, OwnerSchema
+from oar_adapters.registry import open_adapter
+from oar_policies.model import Policy
+from oar_policies.parse import PolicyError, load_policies
+from oar_proxy import catalog as catalogs
+from oar_proxy import ledger as ledgers
+from oar_proxy.catalog import Catalog, CatalogConflict
+from oar_proxy.draft import DraftStage
+from oar_proxy.drafters import Drafter
+from oar_proxy.drafters.offline import OfflineDrafter
+from oar_proxy.gate import Gate
+from oar_proxy.hub.access import AdminPool, admin_pool, open_hub
+from oar_proxy.hub.address import HubAddress, HubError
+from oar_proxy.hub.planner import Planner
+from oar_proxy.hub.publication import publish
+from oar_proxy.ledger import Ledger
+from oar_proxy.pipeline import Pipeline
+from oar_proxy.server import FrontDoor
+from oar_proxy.settings import ConfigurationError, DrafterSettings, Settings
+
+log = structlog.get_logger(__name__)
+
+Progress = Callable[[str], None]
+
+_VIEWS = """
+SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'v' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'oar')
+"""
+
+
+@dataclass(frozen=True)
+class Hub:
+    """The hub of a running application: where it is, and the proxy's own connections."""
+
+    address: HubAddress
+    admin: AdminPool
+
+    @property
+    def database(self) -> str:
+        """The database clients connect to."""
+        return self.address.database
+
+
+@dataclass
+class Application:
+    """A proxy that accepts clients at ``host``:``port``."""
+
+    host: str
+    port: int
+    hub: Hub
+    pipeline: Pipeline
+    refresher: Refresher = field(repr=False)
+
+    @property
+    def catalog(self) -> Catalog:
+        """What is published now."""
+        return self.pipeline.catalog
+
+    async def refresh(self) -> bool:
+        """Look at the owners' schemas and policies now; returns whether the catalog changed."""
+        return await self.refresher.refresh()
+
+    async def serve_forever(self) -> None:
+        """Wait for SIGTERM or SIGINT; leaving the application's block then stops gracefully."""
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopped.set)
+        try:
+            await stopped.wait()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+
+@asynccontextmanager
+async def open_application(
+    settings: Settings, *, on_event: Progress | None = None
+) -> AsyncIterator[Application]:
+    """Start everything, bottom up, and stop it in the opposite order.
+
+    Raises ``ConfigurationError`` and ``HubError``. An owner that cannot be reached is no error:
+    its tables are published as soon as it can be.
+    """
+    report: Progress = on_event or (lambda _: None)
+    policies = _load_policies(settings)
+    drafter = _drafter(settings.drafter)
+    async with AsyncExitStack() as stack:
+        adapters = _adapters(settings)
+        for adapter in adapters.values():
+            stack.push_async_callback(adapter.close)
+        report("starting the hub")
+        address = await stack.enter_async_context(open_hub(settings.hub))
+        admin = await stack.enter_async_context(admin_pool(address))
+        async with admin.connection() as connection:
+            await ledgers.install(connection)
+        planner = await stack.enter_async_context(Planner(address))
+        ledger = Ledger(admin)
+        gate = Gate(policies, ledger, settings.limits)
+        pipeline = Pipeline(
+            adapters=adapters,
+            gate=gate,
+            ledger=ledger,
+            planner=planner,
+            drafts=DraftStage(drafter, settings.drafter),
+            limits=settings.limits,
+        )
+        refresher = Refresher(settings, adapters, gate, admin, pipeline)
+        report("reading the owners' schemas")
+        await refresher.refresh()
+        door = FrontDoor(settings.listen, _hub_socket(address), pipeline)
+        port = await door.start()
+        stack.push_async_callback(door.stop)
+        watching = asyncio.create_task(refresher.watch(), name="catalog refresh")
+        stack.push_async_callback(_cancel, watching)
+        log.info("listening", host=settings.listen.host, port=port, owners=len(adapters))
+        yield Application(settings.listen.host, port, Hub(address, admin), pipeline, refresher)
+
+
+class Refresher:
+    """Keeps the catalog and the policies what the owners say they are."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        adapters: Mapping[str, Adapter],
+        gate: Gate,
+        admin: AdminPool,
+        pipeline: Pipeline,
+    ) -> None:
+        self._settings = settings
+        self._adapters = adapters
+        self._gate = gate
+        self._admin = admin
+        self._pipeline = pipeline
+        self._known: dict[str, OwnerSchema] = {}
+        self._turn = asyncio.Lock()
+
+    async def watch(self) -> None:
+        """Refresh for ever; a failure is logged, and what was in force stays in force."""
+        while True:
+            await asyncio.sleep(self._settings.catalog_refresh)
+            try:
+                self._gate.replace_policies(_load_policies(self._settings))
+                await self.refresh()
+            except (ConfigurationError, HubError, CatalogConflict) as error:
+                log.error("refresh failed: the catalog and policies in force stay", reason=str(error))
+
+    async def refresh(self) -> bool:
+        """Publish what the owners publish now. Raises ``HubError``, ``ConfigurationError``."""
+        async with self._turn, asyncio.TaskGroup() as group:
+            reading = {
+                owner: group.create_task(self._read(owner, adapter))
+                for owner, adapter in self._adapters.items()
+            }
+        for owner, task in reading.items():
+            schema = task.result()
+            if schema is not None:
+                self._known[owner] = schema
+        try:
+            catalog = catalogs.build(
+                [
+                    (
+                        owner,
+                        self._settings.owners[owner].published_schema or owner,
+                        self._gate.visible(owner, self._known[owner]),
+                    )
+                    for owner in self._adapters
+                    if owner in self._known
+                ]
+            )
+        except CatalogConflict as conflict:
+            raise ConfigurationError(str(conflict)) from conflict
+        changed = await publish(self._admin, catalog)
+        async with self._admin.connection() as connection:
+            cursor = await connection.execute(_VIEWS)
+            views = [str(row[0]) for row in await cursor.fetchall()]
+        self._pipeline.publish(catalog, views)
+        if changed:
+            log.info("catalog published", version=catalog.version, tables=len(catalog.tables))
+        return changed
+
+    async def _read(self, owner: str, adapter: Adapter) -> OwnerSchema | None:
+        try:
+            schema = await adapter.schema()
+        except OwnerError as error:
+            log.warning("owner not read", owner=owner, reason=error.kind.value)
+            return None
+        for name in self._gate.unmatched(owner, schema):
+            log.warning("policy names nothing that the owner has", owner=owner, name=name)
+        return schema
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def _adapters(settings: Settings) -> dict[str, Adapter]:
+    adapters: dict[str, Adapter] = {}
+    for name, owner in settings.owners.items():
+        try:
+            adapters[name] = open_adapter(owner.url.get_secret_value(), owner.options)
+        except ValueError as error:
+            raise ConfigurationError(f"owners.{name}: {error}") from error
+    return adapters
+
+
+def _load_policies(settings: Settings) -> dict[str, Policy]:
+    try:
+        return load_policies({name: owner.policy for name, owner in settings.owners.items()})
+    except PolicyError as error:
+        raise ConfigurationError(str(error)) from error
+
+
+def _drafter(settings: DrafterSettings) -> Drafter:
+    if settings.kind == "litellm":
+        from oar_proxy.drafters.model import ModelDrafter
+
+        return ModelDrafter(settings)
+    if settings.kind == "replay":
+        from oar_proxy.drafters.replay import InvalidRecording, ReplayDrafter
+
+        assert settings.file is not None
+        try:
+            return ReplayDrafter.from_file(settings.file)
+        except (InvalidRecording, OSError) as error:
+            raise ConfigurationError(f"drafter.file: {error}") from error
+    return OfflineDrafter()
+
+
+def _hub_socket(address: HubAddress) -> str | tuple[str, int]:
+    if address.host.startswith("/"):
+        return f"{address.host}/.s.PGSQL.{address.port}"
+    return address.host, address.port

@@ -1,0 +1,161 @@
+"""What a plan, and a run of it, look like to a person (EXPLAIN, ``oar_explain``) or a program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from oar_adapters.interface import Adapter
+from oar_proxy.gate import KeyEdge
+from oar_proxy.plan import Plan, Step
+from oar_proxy.run import StepOutcome
+
+
+def lines(
+    plan: Plan, adapters: Mapping[str, Adapter], outcomes: Sequence[StepOutcome] | None = None
+) -> list[str]:
+    """Describe a plan; with ``outcomes``, also what its steps did."""
+    return _format(document(plan, adapters, outcomes))
+
+
+def json_text(
+    plan: Plan, adapters: Mapping[str, Adapter], outcomes: Sequence[StepOutcome] | None = None
+) -> str:
+    """The same as :func:`lines`, as the JSON of ``EXPLAIN (FORMAT JSON)``."""
+    return json.dumps([{"Plan": document(plan, adapters, outcomes)}], ensure_ascii=False)
+
+
+def document(
+    plan: Plan, adapters: Mapping[str, Adapter], outcomes: Sequence[StepOutcome] | None
+) -> dict[str, Any]:
+    """The plan as plain values; keys follow EXPLAIN's spelling."""
+    described: dict[str, Any] = {"Node Type": "Federated Query"}
+    drafts = plan.statement.drafts
+    if drafts:
+        described["Drafts"] = [{"Drafter": d.drafter, "SQL": d.sql} for d in drafts]
+    described["Owner Cover"] = plan.cover.kappa
+    described["Owners"] = list(plan.cover.owners)
+    described["Route"] = plan.route.kind.value
+    described["Reason"] = plan.route.reason
+    if plan.whole is not None and plan.whole_query is not None:
+        step: dict[str, Any] = {
+            "Owner": plan.whole.owner,
+            "Reads": "the whole statement",
+            "SQL": adapters[plan.whole.owner].render(plan.whole_query),
+        }
+        _add_outcome(step, next(iter(outcomes or ()), None))
+        described["Steps"] = [step]
+        described["Hub"] = "passes the owner's answer on"
+        return described
+    by_step = {id(o.step): o for o in outcomes or ()}
+    described["Steps"] = [_step(plan, step, adapters, by_step.get(id(step))) for step in plan.steps]
+    if plan.unread:
+        described["Not Read"] = [_published(plan, number) for number in plan.unread]
+    if plan.notes:
+        described["Notes"] = list(plan.notes)
+    described["Hub"] = "evaluates the statement over these rows"
+    return described
+
+
+def _step(
+    plan: Plan, step: Step, adapters: Mapping[str, Adapter], outcome: StepOutcome | None
+) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "Owner": step.owner,
+        "Reads": _published(plan, step.occurrence),
+        "SQL": outcome.sql if outcome else adapters[step.owner].render(step.scan),
+        "Estimated Rows": round(step.estimate),
+    }
+    if step.edges:
+        described["Keys"] = [
+            {
+                "From": _origins(used.edge),
+                "To": _receiver(used.edge),
+                "Rule": used.verdict.rule,
+                "At Most": used.verdict.max_keys,
+            }
+            for used in step.edges
+        ]
+    if step.denied:
+        described["Denied"] = [
+            {"From": _origins(edge), "To": _receiver(edge), "Rule": verdict.rule}
+            for edge, verdict in step.denied
+        ]
+    if step.kept:
+        described["Kept For The Hub"] = [_plain(text, step) for text in step.kept]
+    _add_outcome(described, outcome)
+    return described
+
+
+def _add_outcome(described: dict[str, Any], outcome: StepOutcome | None) -> None:
+    if outcome is None:
+        return
+    described["Actual Rows"] = outcome.rows
+    if outcome.keys:
+        described["Actual Keys"] = sum(outcome.keys)
+    described["Actual Milliseconds"] = round(outcome.seconds * 1000, 3)
+    if outcome.skipped:
+        described["Skipped"] = "no key was left"
+    if outcome.notes:
+        described["Notes"] = list(outcome.notes)
+
+
+def _published(plan: Plan, number: int) -> str:
+    occurrence = plan.statement.occurrences[number - 1]
+    name = f"{occurrence.table.schema}.{occurrence.table.name}"
+    return (
+        name if occurrence.reference == occurrence.table.name else f"{name} {occurrence.reference}"
+    )
+
+
+def _plain(text: str, step: Step) -> str:
+    return text.replace(f'"o:{step.occurrence}".', "")
+
+
+def _origins(edge: KeyEdge) -> str:
+    return ", ".join(f"{o.owner}: {o.schema}.{o.table}.{o.column}" for o in edge.origins)
+
+
+def _receiver(edge: KeyEdge) -> str:
+    return f"{edge.receiver}: {edge.receiver_table}.{edge.receiver_column}"
+
+
+def _format(described: Mapping[str, Any]) -> list[str]:
+    out = ["Federated Query"]
+    for draft in described.get("Drafts", ()):
+        out.append(f"  Draft ({draft['Drafter']}): {_one_line(draft['SQL'])}")
+    owners = ", ".join(described["Owners"])
+    out.append(f"  Owner Cover: {described['Owner Cover']} ({owners})")
+    out.append(f"  Route: {described['Route']}: {described['Reason']}")
+    for number, step in enumerate(described["Steps"], start=1):
+        out.append(f"  Step {number}: owner {step['Owner']} reads {step['Reads']}")
+        out.append(f"    SQL: {_one_line(step['SQL'])}")
+        for key in step.get("Keys", ()):
+            out.append(
+                f"    Keys: {key['From']} -> {key['To']} "
+                f"(rule {key['Rule']}, at most {key['At Most']})"
+            )
+        for key in step.get("Denied", ()):
+            out.append(f"    Denied: {key['From']} -> {key['To']} (rule {key['Rule']})")
+        for text in step.get("Kept For The Hub", ()):
+            out.append(f"    Kept for the hub: {text}")
+        if "Estimated Rows" in step:
+            out.append(f"    Estimated: rows={step['Estimated Rows']}")
+        if "Actual Rows" in step:
+            keys = f" keys={step['Actual Keys']}" if "Actual Keys" in step else ""
+            out.append(
+                f"    Actual: rows={step['Actual Rows']}{keys} "
+                f"time={step['Actual Milliseconds']:.3f} ms"
+            )
+        if "Skipped" in step:
+            out.append(f"    Skipped: {step['Skipped']}")
+        out.extend(f"    Note: {note}" for note in step.get("Notes", ()))
+    out.extend(f"  Not read: {name}" for name in described.get("Not Read", ()))
+    out.extend(f"  Note: {note}" for note in described.get("Notes", ()))
+    out.append(f"  Hub: {described['Hub']}")
+    return out
+
+
+def _one_line(sql: str) -> str:
+    return " ".join(sql.split())

@@ -1,0 +1,607 @@
+"""The line a statement travels: recognise, cover, route, plan, gate, run, answer, in this order.
+
+`Pipeline` is what a session sees of it (:class:`oar_proxy.federation.Federation`). `prepare` ends
+with the columns known and no owner touched; only `execute` touches owners.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import structlog
+
+from oar_adapters.interface import Adapter, Output, Statement
+from oar_proxy import answer as answers
+from oar_proxy import explain, sqltree
+from oar_proxy import plan as plans
+from oar_proxy.catalog import Catalog
+from oar_proxy.draft import Draft, DraftStage
+from oar_proxy.errors import (
+    FeatureNotSupported,
+    InternalError,
+    LedgerUnavailable,
+    OarError,
+    Unanswerable,
+)
+from oar_proxy.federation import Execution, HubLink, Parameter, Piece, Prepared
+from oar_proxy.gate import Gate
+from oar_proxy.hub import planreading
+from oar_proxy.hub.planner import Planner, PlanningFailed
+from oar_proxy.ledger import Ask, Ledger, digest
+from oar_proxy.plan import Plan
+from oar_proxy.pushdown import Whole, whole_statement
+from oar_proxy.question import Question
+from oar_proxy.run import Gathered, run
+from oar_proxy.settings import Limits
+from oar_proxy.sqltree import Edit, ast, quote_identifier, quote_literal
+from oar_proxy.statement import (
+    FederatedStatement,
+    SessionState,
+    derived_call,
+    look,
+    recognise,
+)
+
+_WORDS: Final = re.compile(rb"[A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]*")
+_ALWAYS_OURS: Final = frozenset({b"oar_ask", b"oar_ask_json", b"oar_explain", b"execute"})
+_MEANING: Final = (
+    "TimeZone",
+    "DateStyle",
+    "IntervalStyle",
+    "extra_float_digits",
+    "bytea_output",
+    "search_path",
+)
+"""Session settings that change what the planner makes of a literal or a name."""
+
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "us": 1e-6}
+
+MAX_SESSION_VIEWS: Final = 10_000
+"""Names of views seen, over all sessions. Forgetting one costs an error of the guard, no answer."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Through:
+    """Nothing to ask: the hub executes the text it parsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedByName:
+    """``EXECUTE name (…)``: the statement prepared under that name, with its arguments."""
+
+    inner: Prepared
+    text: str
+
+
+class Pipeline:
+    """Everything behind the front door. One for the proxy; sessions share it."""
+
+    def __init__(
+        self,
+        *,
+        adapters: Mapping[str, Adapter],
+        gate: Gate,
+        ledger: Ledger,
+        planner: Planner,
+        drafts: DraftStage,
+        limits: Limits,
+    ) -> None:
+        self._adapters = adapters
+        self._gate = gate
+        self._ledger = ledger
+        self._planner = planner
+        self._drafts = drafts
+        self._limits = limits
+        self._views: set[bytes] = set()
+        self._words: frozenset[bytes] = _ALWAYS_OURS
+        self.catalog = Catalog()
+
+    def publish(self, catalog: Catalog, views: Sequence[str]) -> None:
+        """Put another catalog in force; ``views`` are the hub's views, which may use published tables."""
+        words: set[bytes] = set(_ALWAYS_OURS)
+        for name in (*(table for _, table in catalog.tables), *views):
+            found = _WORDS.findall(name.encode())
+            words.add(found[0].lower() if found else name.encode())
+        self._words = frozenset(words)
+        self.catalog = catalog
+
+    # --- what a session asks --------------------------------------------------------------------
+
+    def suspect(self, text: bytes) -> bool:
+        """See `Federation.suspect`: a published name, one of ours, or an escape that may hide one."""
+        lowered = text.lower()
+        if b"oar:" in lowered or b"u&" in lowered:
+            return True
+        words = _WORDS.findall(lowered)
+        return not (self._words.isdisjoint(words) and self._views.isdisjoint(words))
+
+    def split(self, text: str) -> Sequence[Piece] | None:
+        """See `Federation.split`."""
+        question = sqltree.comment_question(text)
+        if question is not None:
+            return (Piece(f"SELECT * FROM oar_ask({quote_literal(question)})", True),)
+        try:
+            statements = sqltree.parse(text)
+        except sqltree.SyntaxFault:
+            return None
+        return tuple(Piece(s.text, self.suspect(s.text.encode())) for s in statements)
+
+    async def prepare(
+        self, text: str, link: HubLink, parameter_oids: Sequence[int] = ()
+    ) -> Prepared | None:
+        """See `Federation.prepare`."""
+        question = sqltree.comment_question(text)
+        if question is not None:
+            text = f"SELECT * FROM oar_ask({quote_literal(question)})"
+        try:
+            parsed = sqltree.parse(text)
+        except sqltree.SyntaxFault:
+            return None
+        if len(parsed) != 1:
+            return None
+        node = parsed[0].node
+        by_name = _executed(node)
+        if by_name is not None:
+            return await self._prepare_execute(text, by_name, link)
+        if isinstance(node, ast.ViewStmt) and len(self._views) < MAX_SESSION_VIEWS:
+            self._views.update(w.lower() for w in _WORDS.findall(node.view.relname.encode())[:1])
+        recognised = await recognise(text, link, self.catalog, self._drafter(link))
+        if recognised is None:
+            return None
+        return Prepared(recognised.guard_sql, recognised.statement or _Through())
+
+    async def execute(
+        self, prepared: Prepared, link: HubLink, parameters: Sequence[Parameter]
+    ) -> Execution:
+        """See `Federation.execute`."""
+        statement = prepared.statement
+        if isinstance(statement, _PreparedByName):
+            return await self.execute(statement.inner, link, ())
+        if not isinstance(statement, FederatedStatement):
+            return Execution(prepared.guard_sql, (), bool(parameters))
+        statement = await self._refresh(prepared, statement, link)
+        if statement.parsed.kind != "SelectStmt":
+            await self._check_privileges(prepared.guard_sql, statement, link, parameters)
+        literals = await _literals(statement, link, parameters)
+        if statement.calls:
+            resolved = await self._resolve_calls(statement, link, literals)
+            if isinstance(resolved, Execution):
+                return replace(resolved, client_parameters=bool(parameters))
+            statement, literals = resolved, await _literals(resolved, link, parameters)
+        return await self._answer(statement, link, literals, len(parameters))
+
+    # --- questions ------------------------------------------------------------------------------
+
+    def _drafter(self, link: HubLink) -> Any:
+        async def draft(text: str, state: SessionState) -> Draft:
+            question = Question(text, state.principal, state.settings)
+            meaning = _meaning(state)
+
+            async def check(sql: str) -> str | None:
+                return await self._planner.check(sql, meaning)
+
+            drafted = await self._drafts.draft(question, self.catalog, check)
+            if drafted.sql is None:
+                raise Unanswerable(
+                    "the question cannot be answered from the published tables"
+                    + (f": {drafted.reason}" if drafted.reason else ""),
+                    hint="SELECT * FROM oar.columns lists what is published",
+                )
+            if drafted.drafter == "offline":
+                _tell(
+                    link,
+                    state,
+                    "drafted by the offline drafter: no language model is configured",
+                    detail=drafted.sql,
+                )
+            return drafted
+
+        return draft
+
+    async def _resolve_calls(
+        self, statement: FederatedStatement, link: HubLink, literals: Mapping[int, str]
+    ) -> FederatedStatement | Execution:
+        """Put the drafts of ``oar_ask_json`` and the plans of ``oar_explain`` in place."""
+        draft = self._drafter(link)
+        edits: list[Edit] = []
+        for call in statement.calls:
+            argument = call.argument
+            if argument is None and call.parameter is not None:
+                argument = literals.get(call.parameter)
+            if argument is None:
+                raise FeatureNotSupported(
+                    f"{call.name} needs its argument as a literal or a parameter that is not NULL",
+                    hint=f"write SELECT * FROM {call.name}('…')",
+                )
+            if call.name == "oar_ask_json":
+                drafted = await draft(argument, statement.state)
+                name = quote_identifier(call.alias or call.name)
+                body = f"SELECT pg_catalog.to_jsonb(q) AS {name} FROM (\n{drafted.sql}\n) AS q"
+            else:
+                body = answers.explanation_query(await self._explain_text(argument, link))
+            edits.append(derived_call(call, body))
+        text = sqltree.splice(statement.parsed.text, edits)
+        recognised = await recognise(text, link, self.catalog, draft)
+        if recognised is None or recognised.statement is None:
+            return Execution(text)
+        return recognised.statement
+
+    async def _explain_text(self, text: str, link: HubLink) -> list[str]:
+        """The plan of a statement or a question; no owner is asked."""
+        try:
+            is_statement = bool(sqltree.parse(text))
+        except sqltree.SyntaxFault:
+            is_statement = False
+        if not is_statement:
+            text = f"SELECT * FROM oar_ask({quote_literal(text)})"
+        recognised = await recognise(text, link, self.catalog, self._drafter(link))
+        if recognised is None or recognised.statement is None:
+            return ["Hub Query", "  no published table is read: the hub answers alone"]
+        plan = await self._plan(recognised.statement, {})
+        return explain.lines(plan, self._adapters)
+
+    # --- SQL-level EXECUTE --------------------------------------------------------------------
+
+    async def _prepare_execute(self, text: str, node: Any, link: HubLink) -> Prepared | None:
+        rows = await link.query(
+            "SELECT statement, parameter_types::pg_catalog.text[]::pg_catalog.text FROM "
+            f"pg_catalog.pg_prepared_statements WHERE name = {quote_literal(node.name)}"
+        )
+        if not rows or rows[0][0] is None:
+            return None
+        body = _prepared_body(rows[0][0].decode())
+        recognised = await recognise(body, link, self.catalog, self._drafter(link))
+        if recognised is None or recognised.statement is None:
+            return None
+        types = _array_items((rows[0][1] or b"{}").decode())
+        arguments = await self._argument_texts(text, node, types, link)
+        inlined = sqltree.splice(
+            body,
+            [
+                Edit(start, end, arguments[number - 1])
+                for number, start, end in sqltree.parse(body)[0].parameters
+            ],
+        )
+        carried = _carry(text, inlined)
+        inner = await recognise(carried, link, self.catalog, self._drafter(link))
+        if inner is None or inner.statement is None:
+            raise InternalError("a prepared statement lost its published tables")
+        return Prepared(text, _PreparedByName(Prepared(inner.guard_sql, inner.statement), text))
+
+    async def _argument_texts(
+        self, text: str, node: Any, types: Sequence[str], link: HubLink
+    ) -> list[str]:
+        """Evaluate the arguments of EXECUTE in the session, as typed literals."""
+        given = node.params or ()
+        if len(given) != len(types):
+            raise _WrongParameters(
+                f'wrong number of parameters for prepared statement "{node.name}"',
+                detail=f"Expected {len(types)} parameters but got {len(given)}.",
+            )
+        if not given:
+            return []
+        listed = sqltree.argument_list(text)
+        rows = await link.query(
+            "SELECT "
+            + ", ".join(
+                f"(({argument})::{kind})::pg_catalog.text"
+                for argument, kind in zip(listed, types, strict=True)
+            )
+        )
+        return [
+            f"({'NULL' if cell is None else quote_literal(cell.decode())}::{kind})"
+            for cell, kind in zip(rows[0], types, strict=True)
+        ]
+
+    # --- one statement --------------------------------------------------------------------------
+
+    async def _refresh(
+        self, prepared: Prepared, statement: FederatedStatement, link: HubLink
+    ) -> FederatedStatement:
+        """Take the session's settings as they are now, and the catalog, if that has changed."""
+        if statement.catalog.version == self.catalog.version:
+            return replace(statement, state=await look(link))
+        again = await recognise(prepared.guard_sql, link, self.catalog, self._drafter(link))
+        fresh = again.statement if again is not None else None
+        if fresh is None or _shapes(fresh) != _shapes(statement):
+            raise FeatureNotSupported(
+                "cached plan must not change result type",
+                hint="prepare the statement again: a published table has changed",
+            )
+        return replace(fresh, drafts=statement.drafts)
+
+    async def _check_privileges(
+        self,
+        guard_sql: str,
+        statement: FederatedStatement,
+        link: HubLink,
+        parameters: Sequence[Parameter],
+    ) -> None:
+        """Have the hub check privileges, which for a utility statement it does when it is too late."""
+        guard = sqltree.parse(guard_sql)[0]
+        if guard.query_extent is not None:
+            start, end = guard.query_extent
+            await link.check(guard.text[start:end], [p.oid for p in parameters])
+            return
+        for occurrence in statement.occurrences:
+            columns = ", ".join(quote_identifier(name) for name in occurrence.columns) or "1"
+            schema, name = map(quote_identifier, occurrence.table.key)
+            await link.check(f"SELECT {columns} FROM {schema}.{name}")
+
+    async def _answer(
+        self,
+        statement: FederatedStatement,
+        link: HubLink,
+        literals: Mapping[int, str],
+        client_parameters: int,
+    ) -> Execution:
+        explained = _explain_options(statement.parsed.node)
+        plan = await self._plan(statement, literals)
+        if explained is not None and not explained.analyze:
+            return self._explained(plan, None, explained)
+        gathered = await self._run(plan, link)
+        if explained is not None:
+            return self._explained(plan, gathered, explained)
+        whole = None
+        if plan.whole is not None and plan.whole_query is not None:
+            whole = (plan.whole, plan.whole_query.outputs)
+        return await answers.answer(statement, gathered, whole, client_parameters, link)
+
+    def _explained(
+        self, plan: Plan, gathered: Gathered | None, options: _ExplainOptions
+    ) -> Execution:
+        outcomes = gathered.outcomes if gathered is not None else None
+        if options.as_json:
+            return answers.explanation((), explain.json_text(plan, self._adapters, outcomes))
+        return answers.explanation(explain.lines(plan, self._adapters, outcomes), None)
+
+    async def _plan(self, statement: FederatedStatement, literals: Mapping[int, str]) -> Plan:
+        edits = [
+            Edit(start, end, literals[number])
+            for number, start, end in statement.parsed.parameters
+            if number in literals
+        ]
+        meaning = _meaning(statement.state)
+        planning = _planning_text(statement, edits)
+        capabilities = {
+            owner: self._adapters[owner].capabilities
+            for table in statement.tables
+            for owner in table.owners
+        }
+        whole = whole_statement(statement, capabilities, edits)
+        notes: list[str] = []
+        if isinstance(whole, Whole):
+            query = await self._whole_query(whole, planning, meaning)
+            if query is not None:
+                return plans.whole_plan(statement, whole, query)
+            notes.append("the owner's answer to the whole statement might differ from the hub's")
+        elif plans.cover_of(statement).kappa == 1:
+            notes.append(f"not sent whole: {whole}")
+        reading = None
+        if planning is not None:
+            try:
+                explained = await self._planner.explain(planning, meaning)
+                reading = planreading.read(explained, plans.subquery_columns(statement))
+            except PlanningFailed as failure:
+                notes.append(f"read unreduced: the planner reports {failure.sqlstate}")
+        else:
+            notes.append("read unreduced: this statement form is not analysed")
+        wanted = statement.state.settings.get("oar.max_keys", "")
+        most = int(wanted) if wanted.isdigit() else None
+        return plans.make_plan(statement, reading, self._adapters, self._gate, notes, most)
+
+    async def _whole_query(
+        self, whole: Whole, planning: str | None, meaning: Mapping[str, str]
+    ) -> Statement | None:
+        """The statement with the types its answer has to have, if its owner can give them."""
+        if planning is None:
+            return None
+        cap, _ = self._gate.row_cap(whole.owner)
+        try:
+            outputs = await self._planner.describe(planning, meaning)
+        except PlanningFailed:
+            return None
+        if outputs is None:
+            return None
+        query = Statement(
+            whole.sql,
+            whole.tables,
+            tuple(Output(name, kind) for name, kind in outputs),
+            cap + 1,
+        )
+        return query if self._adapters[whole.owner].supports_statement(query) else None
+
+    async def _run(self, plan: Plan, link: HubLink) -> Gathered:
+        state = plan.statement.state
+        progress = state.enabled("oar.progress")
+
+        def report(message: str) -> None:
+            if progress:
+                _tell(link, state, message)
+
+        report(f"route {plan.route.kind.value}: {plan.route.reason}")
+        ask = await self._ledger.open_ask(
+            state.principal,
+            digest(plan.statement.parsed.text),
+            kind="question" if plan.statement.drafts else "sql",
+            route=plan.route.kind.value,
+            kappa=plan.cover.kappa,
+            catalog_version=plan.statement.catalog.version,
+        )
+        started = time.monotonic()
+        sqlstate = "XX000"
+        try:
+            gathered = await run(
+                plan,
+                self._adapters,
+                self._gate,
+                self._ledger,
+                ask,
+                self._limits,
+                _timeout(state, self._limits),
+                report,
+            )
+            sqlstate = "00000"
+        except OarError as error:
+            sqlstate = error.sqlstate
+            await self._close(ask, sqlstate)
+            raise
+        finally:
+            log.info(
+                "statement",
+                ask=str(ask.id),
+                principal=state.principal,
+                kind=ask.kind,
+                route=plan.route.kind.value,
+                kappa=plan.cover.kappa,
+                steps=len(plan.steps) or 1,
+                sqlstate=sqlstate,
+                milliseconds=round((time.monotonic() - started) * 1000, 1),
+            )
+        await self._close(ask, sqlstate)
+        return gathered
+
+    async def _close(self, ask: Ask, sqlstate: str) -> None:
+        try:
+            await self._ledger.finish_ask(ask, sqlstate=sqlstate, rows=None)
+        except LedgerUnavailable:
+            # What was sent is recorded; only the outcome is not, and reads as unknown.
+            log.warning("ledger outcome not written", ask=str(ask.id))
+
+
+class _WrongParameters(OarError):
+    """PostgreSQL's own complaint about EXECUTE."""
+
+    sqlstate = "42601"
+
+
+@dataclass(frozen=True, slots=True)
+class _ExplainOptions:
+    analyze: bool
+    as_json: bool
+
+
+def _explain_options(node: Any) -> _ExplainOptions | None:
+    if not isinstance(node, ast.ExplainStmt):
+        return None
+    analyze, form = False, "text"
+    for option in node.options or ():
+        value = getattr(option.arg, "sval", None)
+        if option.defname == "analyze":
+            analyze = value is None or value.lower() not in ("off", "false", "0")
+        elif option.defname == "format":
+            form = (value or "text").lower()
+    if form not in ("text", "json"):
+        raise FeatureNotSupported(
+            f"EXPLAIN of published tables has no format {form}", hint="use TEXT or JSON"
+        )
+    return _ExplainOptions(analyze, form == "json")
+
+
+def _executed(node: Any) -> Any | None:
+    """The EXECUTE of ``EXECUTE``, ``EXPLAIN EXECUTE`` and ``CREATE TABLE AS EXECUTE``."""
+    if isinstance(node, ast.ExecuteStmt):
+        return node
+    if isinstance(node, (ast.ExplainStmt, ast.CreateTableAsStmt)):
+        return _executed(node.query)
+    return None
+
+
+def _prepared_body(statement: str) -> str:
+    """The query of ``PREPARE name (types) AS query``; a protocol-level statement is its own."""
+    parsed = sqltree.parse(statement)
+    if len(parsed) == 1 and parsed[0].kind == "PrepareStmt":
+        return sqltree.prepared_query(parsed[0].text)
+    return statement
+
+
+def _carry(text: str, query: str) -> str:
+    """Put the query where the EXECUTE stood."""
+    start, end = sqltree.execute_extent(text)
+    return text[:start] + query + text[end:]
+
+
+def _array_items(literal: str) -> list[str]:
+    from oar_proxy.predicate import array_elements
+
+    return list(array_elements(literal) or ())
+
+
+def _shapes(statement: FederatedStatement) -> list[object]:
+    return [(o.table.key, o.table.columns) for o in statement.occurrences]
+
+
+def _meaning(state: SessionState) -> dict[str, str]:
+    return {name: state.settings[name] for name in _MEANING if name in state.settings}
+
+
+def _tell(link: HubLink, state: SessionState, message: str, *, detail: str | None = None) -> None:
+    """Send a NOTICE, unless the session asked for warnings only."""
+    if state.settings.get("client_min_messages", "notice") not in ("warning", "error"):
+        link.notice(message, detail=detail)
+
+
+def _timeout(state: SessionState, limits: Limits) -> float:
+    match = re.fullmatch(r"(\d+)([a-z]*)", state.settings.get("statement_timeout", "0"))
+    seconds = int(match[1]) * _UNITS.get(match[2] or "ms", 0.001) if match else 0.0
+    return min(limits.statement_timeout, seconds) if seconds else limits.statement_timeout
+
+
+async def _literals(
+    statement: FederatedStatement, link: HubLink, parameters: Sequence[Parameter]
+) -> dict[int, str]:
+    """The client's parameters as typed literals, written by the client's own hub session."""
+    if not parameters:
+        return {}
+    numbers = range(1, len(parameters) + 1)
+    wanted = ", ".join(f"${n}::pg_catalog.text, pg_catalog.pg_typeof(${n})::text" for n in numbers)
+    (cells,) = await link.query(f"SELECT {wanted}", parameters)
+    del statement
+    written: dict[int, str] = {}
+    for number in numbers:
+        value, kind = cells[2 * number - 2], cells[2 * number - 1]
+        assert kind is not None
+        literal = "NULL" if value is None else quote_literal(value.decode())
+        written[number] = f"({literal}::{kind.decode()})"
+    return written
+
+
+def _planning_text(statement: FederatedStatement, parameters: Sequence[Edit]) -> str | None:
+    """The statement's query over planning tables and opaque row sources, None without one."""
+    extent = statement.parsed.query_extent
+    if extent is None:
+        return None
+    start, end = extent
+    edits = [*parameters, *statement.prefix_edits()]
+    for occurrence in statement.occurrences:
+        edits.append(
+            occurrence.replace(
+                f"SELECT * FROM oar_plan.{quote_identifier(occurrence.table.planning_name)} "
+                f"AS {quote_identifier(planreading.marker(occurrence.number))}"
+            )
+        )
+    for other in statement.others:
+        relation = other.relation
+        listed = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in other.columns)
+        if not listed:
+            return None
+        alias = "" if relation.alias else f" AS {quote_identifier(relation.name)}"
+        edits.append(
+            Edit(
+                relation.start,
+                relation.end,
+                f"(SELECT * FROM oar_internal.any_row() AS r({listed})){alias}",
+            )
+        )
+    inside = [
+        Edit(e.start - start, e.end - start, e.replacement)
+        for e in edits
+        if start <= e.start and e.end <= end
+    ]
+    return sqltree.splice(statement.parsed.text[start:end], inside)

@@ -1,0 +1,415 @@
+"""The plan: which owner is asked for what, and which keys travel from whom to whom.
+
+Fan-out is a plan without key edges; relay is the same plan with them (decision 6). Edges come from
+the hub's planner and are sound; policy decides which of them may be used, estimates which are worth
+it, and the order of the steps follows. Planning touches no owner.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from oar_adapters.interface import Adapter, Column, Predicate, Scan, Statement, base_type
+
+from oar_proxy import predicate as predicates
+from oar_proxy import sqltree
+from oar_proxy.catalog import Holder, PublishedTable
+from oar_proxy.cover import Cover, cover
+from oar_proxy.gate import EdgeVerdict, Gate, KeyEdge, KeyOrigin
+from oar_proxy.hub import planreading
+from oar_proxy.hub.planreading import Origin, Reading
+from oar_proxy.pushdown import Whole
+from oar_proxy.route import Route, route
+from oar_proxy.sqltree import preview_rows
+from oar_proxy.statement import FederatedStatement, Occurrence
+
+_DUPLICATES: Final = 10.0
+"""Guessed rows for each value of a column that is no key; only orders steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsedEdge:
+    """Keys of ``sources`` go to one holder of the step's table, under the gate's verdict."""
+
+    sources: tuple[Origin, ...]
+    column: str
+    type: str
+    edge: KeyEdge
+    verdict: EdgeVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One query to one owner for one occurrence: its keys are filled in when they are known.
+
+    ``denied`` are edges that would have reduced it and that a policy forbids.
+    """
+
+    number: int
+    occurrence: int
+    owner: str
+    scan: Scan
+    edges: tuple[UsedEdge, ...] = ()
+    denied: tuple[tuple[KeyEdge, EdgeVerdict], ...] = ()
+    estimate: float = 0.0
+    kept: tuple[str, ...] = ()
+    """Conditions on the scan that stay for the hub."""
+
+    @property
+    def sources(self) -> frozenset[int]:
+        """Occurrences whose rows have to be there first."""
+        return frozenset(s.occurrence for edge in self.edges for s in edge.sources)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a run needs. ``whole`` set: one owner answers the statement by itself."""
+
+    statement: FederatedStatement
+    cover: Cover[tuple[str, str]]
+    route: Route
+    steps: tuple[Step, ...]
+    whole: Whole | None = None
+    whole_query: Statement | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def unread(self) -> tuple[int, ...]:
+        """Occurrences whose rows cannot matter: the planner scans them nowhere."""
+        read = {step.occurrence for step in self.steps}
+        if self.whole is not None:
+            return ()
+        return tuple(o.number for o in self.statement.occurrences if o.number not in read)
+
+
+def cover_of(statement: FederatedStatement) -> Cover[tuple[str, str]]:
+    """The owner cover of a statement's published tables."""
+    return cover(
+        [table.key for table in statement.tables],
+        {table.key: table.owners for table in statement.tables},
+    )
+
+
+def whole_plan(statement: FederatedStatement, whole: Whole, query: Statement) -> Plan:
+    """One owner answers the statement by itself."""
+    covered = cover_of(statement)
+    return Plan(statement, covered, route(covered), (), whole, query)
+
+
+def make_plan(
+    statement: FederatedStatement,
+    reading: Reading | None,
+    adapters: Mapping[str, Adapter],
+    gate: Gate,
+    notes: Sequence[str] = (),
+    max_keys: int | None = None,
+) -> Plan:
+    """Plan the steps. ``reading`` None: the planner had no answer, every table is read unreduced."""
+    covered = cover_of(statement)
+    planner = _Planner(statement, reading, adapters, gate, max_keys)
+    steps = planner.steps()
+    return Plan(statement, covered, route(covered), steps, notes=tuple(notes))
+
+
+class _Planner:
+    def __init__(
+        self,
+        statement: FederatedStatement,
+        reading: Reading | None,
+        adapters: Mapping[str, Adapter],
+        gate: Gate,
+        max_keys: int | None,
+    ) -> None:
+        self.statement = statement
+        self.occurrences = {o.number: o for o in statement.occurrences}
+        self.reading = reading
+        self.adapters = adapters
+        self.gate = gate
+        self.max_keys = max_keys
+        self.estimates: dict[int, float] = {}
+        self.filtered: set[int] = set()
+
+    def steps(self) -> tuple[Step, ...]:
+        scanned = (
+            sorted(self.reading.scans) if self.reading is not None else sorted(self.occurrences)
+        )
+        conditions = {number: self._conditions(number) for number in scanned}
+        for number in scanned:
+            self.estimates[number] = self._estimate(number, conditions[number])
+        limit = self._preview_limit(scanned)
+        chosen = self._order(scanned)
+        steps: list[Step] = []
+        for number, edges in chosen:
+            occurrence = self.occurrences[number]
+            for holder in occurrence.table.holders:
+                steps.append(
+                    self._step(len(steps) + 1, occurrence, holder, conditions[number], edges, limit)
+                )
+        return tuple(steps)
+
+    # --- conditions -----------------------------------------------------------------------------
+
+    def _conditions(self, number: int) -> list[tuple[str, Predicate | None]]:
+        if self.reading is None:
+            return []
+        occurrence = self.occurrences[number]
+        alias = planreading.marker(number)
+        return [
+            (text, predicates.read(text, occurrence.table, alias))
+            for text in self.reading.scans[number]
+        ]
+
+    def _estimate(self, number: int, conditions: Sequence[tuple[str, Predicate | None]]) -> float:
+        table = self.occurrences[number].table
+        estimate = max(table.row_estimate, 1.0)
+        for _, condition in conditions:
+            if condition is not None:
+                estimate *= predicates.selectivity(condition, table)
+                self.filtered.add(number)
+        return max(estimate, 1.0)
+
+    # --- order and direction ------------------------------------------------------------------
+
+    def _order(self, scanned: Sequence[int]) -> list[tuple[int, tuple[planreading.KeyEdge, ...]]]:
+        """Take the occurrence with the fewest expected rows next, reduced by those before it."""
+        candidates = [
+            edge
+            for edge in (self.reading.edges if self.reading is not None else ())
+            if self._usable(edge)
+        ]
+        left = list(scanned)
+        ordered: list[tuple[int, tuple[planreading.KeyEdge, ...]]] = []
+        done: set[int] = set()
+        while left:
+            offers = [(*self._offer(number, candidates, done), number) for number in left]
+            estimate, edges, number = min(
+                offers, key=lambda o: (self._waits(o[2], candidates, left), o[0], o[2])
+            )
+            self.estimates[number] = estimate
+            if edges:
+                self.filtered.add(number)
+            ordered.append((number, edges))
+            done.add(number)
+            left.remove(number)
+        return ordered
+
+    def _offer(
+        self, number: int, candidates: Sequence[planreading.KeyEdge], done: set[int]
+    ) -> tuple[float, tuple[planreading.KeyEdge, ...]]:
+        """How many rows an occurrence would bring now, and by which edges."""
+        estimate = self.estimates[number]
+        edges: list[planreading.KeyEdge] = []
+        for edge in candidates:
+            if edge.target.occurrence != number:
+                continue
+            sources = {source.occurrence for source in edge.sources}
+            if not sources <= done:
+                continue
+            keys = sum(self.estimates[source] for source in sources)
+            worth = (
+                keys <= self.estimates[number]
+                or bool(sources & self.filtered)
+                or self._turned_round(edge, candidates)
+            )
+            if keys <= self._most_keys(edge) and worth:
+                edges.append(edge)
+                estimate = min(estimate, keys * self._rows_each(edge.target))
+        return max(estimate, 1.0), tuple(edges)
+
+    def _waits(
+        self, number: int, candidates: Sequence[planreading.KeyEdge], left: Sequence[int]
+    ) -> bool:
+        """Whether an occurrence is better asked later: its own keys may not leave, others' may come."""
+        return any(
+            edge.target.occurrence == number
+            and all(s.occurrence in left for s in edge.sources)
+            and sum(self.estimates[s.occurrence] for s in edge.sources) <= self._most_keys(edge)
+            and self._turned_round(edge, candidates)
+            for edge in candidates
+        )
+
+    def _turned_round(
+        self, edge: planreading.KeyEdge, candidates: Sequence[planreading.KeyEdge]
+    ) -> bool:
+        """Whether the opposite edge is sound but forbidden, so that only this direction is left."""
+        sources = {source.occurrence for source in edge.sources}
+        opposite = [
+            other
+            for other in candidates
+            if other.target.occurrence in sources
+            and any(s.occurrence == edge.target.occurrence for s in other.sources)
+        ]
+        return bool(opposite) and all(self._most_keys(other) == 0 for other in opposite)
+
+    def _rows_each(self, target: Origin) -> float:
+        table = self.occurrences[target.occurrence].table
+        unique = (target.column,) in (table.primary_key, *table.unique_keys)
+        return 1.0 if unique else _DUPLICATES
+
+    def _most_keys(self, edge: planreading.KeyEdge) -> int:
+        verdicts = [
+            self.gate.edge(self._gate_edge(edge, holder)).max_keys
+            for holder in self.occurrences[edge.target.occurrence].table.holders
+        ]
+        most = max(verdicts, default=0)
+        return most if self.max_keys is None else min(most, self.max_keys)
+
+    def _usable(self, edge: planreading.KeyEdge) -> bool:
+        """Sound types on both sides, another occurrence, and an owner that can look keys up."""
+        target = self.occurrences[edge.target.occurrence].table
+        target_type = _column_type(target, edge.target.column)
+        if target_type is None:
+            return False
+        for source in edge.sources:
+            if source.occurrence == edge.target.occurrence:
+                return False
+            table = self.occurrences[source.occurrence].table
+            source_type = _column_type(table, source.column)
+            if source_type is None or not predicates.relayable(source_type, target_type):
+                return False
+        return True
+
+    def _gate_edge(self, edge: planreading.KeyEdge, holder: Holder) -> KeyEdge:
+        origins = tuple(
+            KeyOrigin(source_holder.owner, table.schema, table.name, source.column)
+            for source in edge.sources
+            for table in (self.occurrences[source.occurrence].table,)
+            for source_holder in table.holders
+        )
+        return KeyEdge(origins, holder.owner, holder.table.name, edge.target.column)
+
+    # --- steps --------------------------------------------------------------------------------
+
+    def _step(
+        self,
+        number: int,
+        occurrence: Occurrence,
+        holder: Holder,
+        conditions: Sequence[tuple[str, Predicate | None]],
+        edges: Sequence[planreading.KeyEdge],
+        preview: int | None,
+    ) -> Step:
+        adapter = self.adapters[holder.owner]
+        sent: list[Predicate] = []
+        kept: list[str] = []
+        for text, condition in conditions:
+            if condition is not None and adapter.supports(holder.table, condition):
+                sent.append(condition)
+            else:
+                kept.append(text)
+        used: list[UsedEdge] = []
+        denied: list[tuple[KeyEdge, EdgeVerdict]] = []
+        for edge in edges:
+            gate_edge = self._gate_edge(edge, holder)
+            verdict = self.gate.edge(gate_edge)
+            if verdict.permitted:
+                used.append(self._used(edge, gate_edge, verdict, occurrence.table))
+        used = _distinct(used)
+        for edge in self.reading.edges if self.reading is not None else ():
+            if edge.target.occurrence == occurrence.number and self._usable(edge):
+                gate_edge = self._gate_edge(edge, holder)
+                verdict = self.gate.edge(gate_edge)
+                if not verdict.permitted:
+                    denied.append((gate_edge, verdict))
+        cap, _ = self.gate.row_cap(holder.owner)
+        limit = cap + 1 if preview is None else min(cap + 1, preview)
+        names = set(occurrence.columns)
+        names.update(
+            source.column
+            for edge in (self.reading.edges if self.reading is not None else ())
+            for source in edge.sources
+            if source.occurrence == occurrence.number
+        )
+        columns: tuple[Column, ...] = tuple(c for c in holder.table.columns if c.name in names)
+        return Step(
+            number=number,
+            occurrence=occurrence.number,
+            owner=holder.owner,
+            scan=Scan(holder.table, columns, tuple(sent), (), limit),
+            edges=tuple(used),
+            denied=tuple(dict.fromkeys(denied)),
+            estimate=self.estimates[occurrence.number],
+            kept=tuple(kept),
+        )
+
+    def _used(
+        self,
+        edge: planreading.KeyEdge,
+        gate_edge: KeyEdge,
+        verdict: EdgeVerdict,
+        target: PublishedTable,
+    ) -> UsedEdge:
+        types = {
+            base_type(_column_type(self.occurrences[s.occurrence].table, s.column) or "")
+            for s in edge.sources
+        }
+        types.add(base_type(_column_type(target, edge.target.column) or ""))
+        return UsedEdge(edge.sources, edge.target.column, _widest(types), gate_edge, verdict)
+
+    def _preview_limit(self, scanned: Sequence[int]) -> int | None:
+        """Rows that are enough for ``SELECT … FROM t LIMIT n``, which any n rows answer (R27)."""
+        if self.reading is None or len(scanned) != 1 or len(self.occurrences) != 1:
+            return None
+        if self.reading.scans[scanned[0]] or self.statement.others:
+            return None
+        return preview_rows(self.statement.parsed.node)
+
+
+def _distinct(edges: Sequence[UsedEdge]) -> list[UsedEdge]:
+    return list({(edge.sources, edge.column): edge for edge in edges}.values())
+
+
+def _column_type(table: PublishedTable, column: str) -> str | None:
+    for candidate in table.columns:
+        if candidate.name == column:
+            return candidate.type
+    return None
+
+
+_INTEGERS: Final = ("smallint", "integer", "bigint")
+
+
+def _widest(types: set[str]) -> str:
+    """The type keys are compared in (R41): the widest integer; text for varchar."""
+    if types <= set(_INTEGERS):
+        return max(types, key=_INTEGERS.index)
+    if types <= {"text", "character varying"}:
+        return "text"
+    (only,) = types
+    return only
+
+
+def subquery_columns(statement: FederatedStatement) -> planreading.SubqueryColumns:
+    """Tell the columns of a subquery by its alias and the occurrences inside it, if just one fits."""
+    numbers = [(o.start, o.end, o.number) for o in statement.occurrences]
+
+    def inside(node: Any) -> frozenset[int]:
+        return frozenset(
+            number
+            for position in sqltree.relation_positions(node)
+            for start, end, number in numbers
+            if start <= position < end
+        )
+
+    candidates = [
+        (alias, inside(query), columns)
+        for alias, query, columns in sqltree.subqueries(statement.parsed.node)
+    ]
+
+    def columns_of(alias: str, scanned: frozenset[int]) -> Sequence[str] | None:
+        fitting = [
+            columns
+            for name, occurrences, columns in candidates
+            if scanned <= occurrences and _may_print_as(name, alias)
+        ]
+        return fitting[0] if len(fitting) == 1 else None
+
+    return columns_of
+
+
+def _may_print_as(name: str, printed: str) -> bool:
+    """EXPLAIN makes a repeated alias unique with a number behind it."""
+    return printed == name or re.fullmatch(re.escape(name[:50]) + r".*_\d+", printed) is not None

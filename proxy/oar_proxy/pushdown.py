@@ -1,0 +1,305 @@
+"""Whole statements for the one owner that covers them.
+
+A statement goes whole only when everything in it is on a list: node types, functions, operators
+and casts whose result depends on the values alone and is the same at the owner. The owner's text
+order is never trusted: unless the owner's database compares bytes, its text columns are read under
+``COLLATE "C"``, which is how the hub compares (R47).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from oar_adapters.interface import Agreement, Capabilities, Column, Table, base_type
+
+from oar_proxy import sqltree
+from oar_proxy.predicate import family
+from oar_proxy.sqltree import Edit, ast, enums, quote_identifier
+from oar_proxy.statement import FederatedStatement, Occurrence
+
+_NODES: Final = frozenset(
+    {
+        "SelectStmt",
+        "ResTarget",
+        "ColumnRef",
+        "A_Star",
+        "String",
+        "A_Const",
+        "Integer",
+        "Float",
+        "Boolean",
+        "A_Expr",
+        "BoolExpr",
+        "NullTest",
+        "BooleanTest",
+        "CaseExpr",
+        "CaseWhen",
+        "CoalesceExpr",
+        "MinMaxExpr",
+        "SubLink",
+        "RangeVar",
+        "JoinExpr",
+        "RangeSubselect",
+        "Alias",
+        "SortBy",
+        "FuncCall",
+        "WithClause",
+        "CommonTableExpr",
+        "TypeCast",
+        "TypeName",
+        "A_ArrayExpr",
+        "List",
+        "WindowDef",
+        "GroupingSet",
+    }
+)
+"""Node types that mean the same at every PostgreSQL."""
+
+_OPERATORS: Final = frozenset(
+    {"=", "<>", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "||", "~~", "!~~"}
+)
+_WINDOW_FUNCTIONS: Final = frozenset(
+    {
+        "row_number",
+        "rank",
+        "dense_rank",
+        "percent_rank",
+        "cume_dist",
+        "ntile",
+        "lag",
+        "lead",
+        "first_value",
+        "last_value",
+        "nth_value",
+    }
+)
+_TYPES: Final = frozenset(
+    {
+        "smallint",
+        "integer",
+        "bigint",
+        "numeric",
+        "real",
+        "double precision",
+        "boolean",
+        "text",
+        "character varying",
+        "uuid",
+        "date",
+        "timestamp without time zone",
+        "bytea",
+    }
+)
+"""Types whose text form, order and equality depend on no setting that is checked below."""
+
+_CAST_NAMES: Final = frozenset(
+    {
+        "int2",
+        "int4",
+        "int8",
+        "numeric",
+        "float4",
+        "float8",
+        "bool",
+        "text",
+        "varchar",
+        "uuid",
+        "date",
+        "timestamp",
+    }
+)
+_CLOCK_WORDS: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
+"""Date literals that mean another moment at another clock (R30)."""
+
+_PLAIN_SETTINGS: Final = {"extra_float_digits": "1", "bytea_output": "hex"}
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The statement as the owner gets it, with its place in the text of the statement."""
+
+    owner: str
+    sql: str
+    tables: tuple[Table, ...]
+    start: int
+    end: int
+
+
+def whole_statement(
+    statement: FederatedStatement,
+    capabilities: dict[str, Capabilities],
+    parameters: Sequence[Edit],
+) -> Whole | str:
+    """Return the statement for its one owner, or why it does not go whole."""
+    owners = {owner for table in statement.tables for owner in table.owners}
+    if len(owners) != 1:
+        return "more than one owner holds rows of it"
+    (owner,) = owners
+    extent = statement.parsed.query_extent
+    if extent is None or statement.others or statement.calls:
+        return "the hub has a part in it"
+    can = capabilities[owner]
+    reason = _unfaithful(statement, can)
+    if reason is not None:
+        return reason
+    start, end = extent
+    edits = [
+        *(edit for edit in parameters if start <= edit.start < end),
+        *(_source(occurrence, can) for occurrence in statement.occurrences),
+        *statement.prefix_edits(),
+    ]
+    shifted = [Edit(e.start - start, e.end - start, e.replacement) for e in edits]
+    return Whole(
+        owner=owner,
+        sql=sqltree.splice(statement.parsed.text[start:end], shifted),
+        tables=tuple(_used_part(o) for o in statement.occurrences),
+        start=start,
+        end=end,
+    )
+
+
+def _used_part(occurrence: Occurrence) -> Table:
+    """The owner's table with the columns the statement may use: what the gate decides about."""
+    table = occurrence.table.holders[0].table
+    return Table(
+        name=table.name,
+        columns=tuple(c for c in table.columns if c.name in occurrence.columns),
+        source_name=table.source_name,
+        source_schema=table.source_schema,
+        primary_key=table.primary_key,
+        unique_keys=table.unique_keys,
+        row_estimate=table.row_estimate,
+    )
+
+
+def _source(occurrence: Occurrence, can: Capabilities) -> Edit:
+    """The owner's own table in the place of the published name."""
+    table = occurrence.table.holders[0].table
+    name = quote_identifier(table.source_name)
+    if table.source_schema is not None:
+        name = f"{quote_identifier(table.source_schema)}.{name}"
+    columns = [c for c in table.columns if c.name in occurrence.columns]
+    renamed = any(_spelled_differently(c, can) for c in columns)
+    collated = not can.text_order and any(family(c.type) == "text" for c in columns)
+    # A star or a whole-row reference must not bring along what is not published.
+    everything = len(columns) == len(table.columns)
+    if renamed or collated or everything:
+        listed = ", ".join(_read_column(c, can) for c in columns) or "1"
+        return occurrence.replace(f"SELECT {listed} FROM {name}")
+    alias = "" if occurrence.aliased else f" AS {quote_identifier(occurrence.reference)}"
+    return Edit(occurrence.start, occurrence.end, name + alias)
+
+
+def _spelled_differently(column: Column, can: Capabilities) -> bool:
+    if can.dialect == "sqlite":  # compares names without case
+        return column.source_name.lower() != column.name.lower()
+    return column.source_name != column.name
+
+
+def _read_column(column: Column, can: Capabilities) -> str:
+    source, name = quote_identifier(column.source_name), quote_identifier(column.name)
+    if family(column.type) == "text" and not can.text_order and can.dialect == "postgres":
+        return f'{source} COLLATE "C" AS {name}'
+    return source if source == name else f"{source} AS {name}"
+
+
+def _unfaithful(statement: FederatedStatement, can: Capabilities) -> str | None:
+    if not can.statements:
+        return "its owner's adapter takes no whole statements"
+    for occurrence in statement.occurrences:
+        for column in occurrence.table.holders[0].table.columns:
+            if column.name not in occurrence.columns:
+                continue
+            if base_type(column.type) not in _TYPES or column.equality is not Agreement.EXACT:
+                return f'column "{column.name}" is compared differently by its owner'
+    settings = statement.state.settings
+    if not settings.get("DateStyle", "").replace(" ", "").upper().startswith("ISO,MDY"):
+        return "the session's DateStyle is not ISO, MDY"
+    for name, value in _PLAIN_SETTINGS.items():
+        if settings.get(name, value) != value:
+            return f"the session's {name} is not {value}"
+    return _unlisted(_query_node(statement.parsed.node), can)
+
+
+def _query_node(node: Any) -> Any:
+    return node if isinstance(node, ast.SelectStmt) else node.query
+
+
+def _unlisted(root: Any, can: Capabilities) -> str | None:
+    """Name the first thing that is on no list, depth first."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, tuple):
+            waiting.extend(node)
+        elif isinstance(node, ast.Node):
+            reason = _unlisted_node(node, can)
+            if reason is not None:
+                return reason
+            waiting.extend(sqltree.children(node))
+    return None
+
+
+def _unlisted_node(node: Any, can: Capabilities) -> str | None:
+    kind = type(node).__name__
+    if kind == "ParamRef":  # replaced by a typed literal before it is sent
+        return None
+    if kind not in _NODES:
+        return f"{kind} is evaluated by the hub"
+    if isinstance(node, ast.FuncCall):
+        return _unlisted_function(node, can)
+    if isinstance(node, ast.A_Expr):
+        return _unlisted_operator(node)
+    if isinstance(node, ast.SubLink) and node.operName is not None:
+        names = [part.sval for part in node.operName]
+        return None if names in (["="], ["<>"]) else "a quantified comparison"
+    if isinstance(node, ast.TypeName):
+        name = node.names[-1].sval
+        return None if name in _CAST_NAMES else f"type {name} is evaluated by the hub"
+    if isinstance(node, ast.SortBy) and node.useOp is not None:
+        return "ORDER BY USING"
+    if isinstance(node, ast.A_Const) and isinstance(node.val, ast.String):
+        word = node.val.sval.strip().lower()
+        return "a literal that names a moment" if word in _CLOCK_WORDS else None
+    if isinstance(node, ast.JoinExpr) and node.isNatural:
+        # The owner's table may have columns that are not published (R11).
+        return "NATURAL JOIN"
+    if isinstance(node, ast.CommonTableExpr) and node.ctematerialized not in (
+        enums.CTEMaterialize.CTEMaterializeDefault,
+    ):
+        return "a materialised CTE"
+    return None
+
+
+def _unlisted_function(node: Any, can: Capabilities) -> str | None:
+    parts = [part.sval for part in node.funcname]
+    name = parts[-1]
+    if len(parts) > 1 and parts[:-1] != ["pg_catalog"]:
+        return f"function {'.'.join(parts)} is the hub's"
+    if node.agg_within_group or node.func_variadic:
+        return f"{name} in this form is evaluated by the hub"
+    known = can.functions | can.aggregates
+    if node.over is not None and can.dialect == "postgres":
+        known = known | _WINDOW_FUNCTIONS
+    return None if name in known else f"function {name} is evaluated by the hub"
+
+
+def _unlisted_operator(node: Any) -> str | None:
+    kinds = enums.A_Expr_Kind
+    if node.kind in (
+        kinds.AEXPR_DISTINCT,
+        kinds.AEXPR_NOT_DISTINCT,
+        kinds.AEXPR_NULLIF,
+        kinds.AEXPR_BETWEEN,
+        kinds.AEXPR_NOT_BETWEEN,
+        kinds.AEXPR_BETWEEN_SYM,
+        kinds.AEXPR_NOT_BETWEEN_SYM,
+    ):
+        return None
+    if len(node.name) != 1 or node.name[0].sval not in _OPERATORS:
+        return f"operator {node.name[-1].sval} is evaluated by the hub"
+    if node.kind in (kinds.AEXPR_OP, kinds.AEXPR_IN, kinds.AEXPR_LIKE):
+        return None
+    return "a quantified comparison"

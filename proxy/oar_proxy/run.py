@@ -1,0 +1,430 @@
+"""Running a plan: each step as early as its keys allow, through the gate, in one snapshot an owner.
+
+Never a subset (decision 5): a cap that is reached, an owner that fails or a deadline that passes
+fails the statement. Everything in flight is cancelled then, and every snapshot closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from oar_adapters.authorized import Authorized
+from oar_adapters.interface import (
+    Adapter,
+    Cell,
+    KeyFilter,
+    OwnerError,
+    OwnerErrorKind,
+    Query,
+    Snapshot,
+    base_type,
+)
+
+from oar_proxy import gate as gates
+from oar_proxy.errors import (
+    LimitExceeded,
+    OarError,
+    OwnerFault,
+    OwnerSchemaChanged,
+    OwnerUnreachable,
+    OwnerWrongValue,
+    QueryCanceled,
+)
+from oar_proxy.gate import Gate
+from oar_proxy.ledger import Ask, Ledger
+from oar_proxy.plan import Plan, Step, UsedEdge
+from oar_proxy.settings import Limits
+
+_INTEGERS: Final = {
+    "smallint": struct.Struct("!h"),
+    "integer": struct.Struct("!i"),
+    "bigint": struct.Struct("!q"),
+}
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of one occurrence (or of a whole answer), column by column."""
+
+    names: tuple[str, ...]
+    columns: list[list[Cell]] = field(repr=False)
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What one step did, for EXPLAIN ANALYZE, the demo and the log. ``keys`` per used edge."""
+
+    step: Step | None
+    owner: str
+    sql: str
+    keys: tuple[int, ...]
+    rows: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+    skipped: bool = False
+
+
+@dataclass(slots=True)
+class Gathered:
+    """All rows that came back: by occurrence, or the whole answer under key 0."""
+
+    rows: dict[int, Rows] = field(default_factory=dict)
+    outcomes: list[StepOutcome] = field(default_factory=list)
+
+
+async def run(
+    plan: Plan,
+    adapters: Mapping[str, Adapter],
+    gate: Gate,
+    ledger: Ledger,
+    ask: Ask,
+    limits: Limits,
+    timeout: float,
+    progress: Callable[[str], None],
+) -> Gathered:
+    """Ask the owners. ``timeout`` is in seconds, for all of it. Raises ``OarError``."""
+    runner = _Runner(plan, adapters, gate, ledger, ask, limits, timeout, progress)
+    try:
+        async with asyncio.timeout(timeout):
+            return await runner.run()
+    except TimeoutError as error:
+        raise QueryCanceled(
+            f"canceling statement: the owners did not answer within {timeout:g} s",
+            detail="limit: statement_timeout of the session or of the proxy",
+            hint="ask for less, or raise statement_timeout",
+        ) from error
+
+
+@dataclass
+class _Runner:
+    plan: Plan
+    adapters: Mapping[str, Adapter]
+    gate: Gate
+    ledger: Ledger
+    ask: Ask
+    limits: Limits
+    timeout: float
+    progress: Callable[[str], None]
+    gathered: Gathered = field(default_factory=Gathered)
+    bytes_received: int = 0
+
+    async def run(self) -> Gathered:
+        async with AsyncExitStack() as stack:
+            self.sessions = _Sessions(stack, self.adapters, self.gate, self.timeout)
+            if self.plan.whole is not None:
+                await self._run_whole()
+            else:
+                await self._run_steps()
+        return self.gathered
+
+    # --- whole statements -----------------------------------------------------------------------
+
+    async def _run_whole(self) -> None:
+        whole, query = self.plan.whole, self.plan.whole_query
+        assert whole is not None
+        assert query is not None
+        rendered = self.adapters[whole.owner].render(query)
+        (authorized,) = await self.gate.authorize(
+            self.ask, [gates.Step(whole.owner, query, rendered)]
+        )
+        names = tuple(output.name for output in query.outputs)
+        rows = Rows(names, [[] for _ in names])
+        self.gathered.rows[0] = rows
+        await self._send(whole.owner, authorized, rendered, rows, None, (), ())
+
+    # --- steps --------------------------------------------------------------------------------
+
+    async def _run_steps(self) -> None:
+        for step in self.plan.steps:
+            if step.occurrence not in self.gathered.rows:
+                names = tuple(c.name for c in step.scan.columns)
+                self.gathered.rows[step.occurrence] = Rows(names, [[] for _ in names])
+        waiting = list(self.plan.steps)
+        unfinished = Counter(step.occurrence for step in waiting)
+        running: dict[asyncio.Task[None], Step] = {}
+        try:
+            async with asyncio.TaskGroup() as group:
+                while waiting or running:
+                    ready = [s for s in waiting if not any(unfinished[o] for o in s.sources)]
+                    waiting = [s for s in waiting if s not in ready]
+                    started, skipped = await self._start(group, ready)
+                    running.update(started)
+                    unfinished.subtract(step.occurrence for step in skipped)
+                    if running and not skipped:
+                        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                        unfinished.subtract(running.pop(task).occurrence for task in done)
+        except BaseExceptionGroup as failures:
+            raise _first(failures) from failures
+
+    async def _start(
+        self, group: asyncio.TaskGroup, ready: Sequence[Step]
+    ) -> tuple[dict[asyncio.Task[None], Step], list[Step]]:
+        """Authorise a wave in one ledger entry and send it. Steps with no key at all are skipped."""
+        bound = [(step, *self._bind(step)) for step in ready]
+        wave: list[gates.Step] = []
+        for step, filters, edges, _ in bound:
+            query = replace(step.scan, key_filters=filters)
+            rendered = self.adapters[step.owner].render(query)
+            counts = tuple(len(f.keys) for f in filters)
+            wave.append(gates.Step(step.owner, query, rendered, edges, counts))
+        authorized = await self.gate.authorize(self.ask, wave)
+        started: dict[asyncio.Task[None], Step] = {}
+        skipped: list[Step] = []
+        for (step, _, _, notes), gated, permit in zip(bound, wave, authorized, strict=True):
+            if 0 in gated.keys:
+                # R32: no key can match, so no row can matter; the step is on the ledger.
+                await self.ledger.finish_step(permit.ledger_entry, rows=0)
+                self.gathered.outcomes.append(
+                    StepOutcome(step, step.owner, gated.rendered, gated.keys, 0, 0.0, notes, True)
+                )
+                self.progress(f"owner {step.owner} is not asked: no key is left")
+                skipped.append(step)
+                continue
+            rows = self.gathered.rows[step.occurrence]
+            sending = self._send(step.owner, permit, gated.rendered, rows, step, gated.keys, notes)
+            started[group.create_task(sending)] = step
+        return started, skipped
+
+    def _bind(
+        self, step: Step
+    ) -> tuple[tuple[KeyFilter, ...], tuple[gates.KeyEdge, ...], tuple[str, ...]]:
+        """Collect the keys of each edge. An edge with more keys than allowed is left out."""
+        filters: list[KeyFilter] = []
+        edges: list[gates.KeyEdge] = []
+        notes: list[str] = []
+        budget = self.limits.max_keys
+        for used in step.edges:
+            keys = self._keys(used)
+            most = min(used.verdict.max_keys, budget)
+            if len(keys) > most:
+                notes.append(
+                    f"{_spell(used)} carries {len(keys)} keys, at most {most} by "
+                    f"{used.verdict.limit_rule}: asked without them"
+                )
+                continue
+            budget -= len(keys)
+            filters.append(KeyFilter(used.column, used.type, keys))
+            edges.append(used.edge)
+        return tuple(filters), tuple(edges), tuple(notes)
+
+    def _keys(self, used: UsedEdge) -> tuple[bytes, ...]:
+        """The distinct keys that are not NULL (R1, R36), in the type they are compared in (R41)."""
+        keys: dict[bytes, None] = {}
+        for source in used.sources:
+            rows = self.gathered.rows[source.occurrence]
+            step = next(s for s in self.plan.steps if s.occurrence == source.occurrence)
+            index = rows.names.index(source.column)
+            source_type = base_type(step.scan.columns[index].type)
+            cells = dict.fromkeys(cell for cell in rows.columns[index] if cell is not None)
+            keys.update(dict.fromkeys(_widen(cells, source_type, used.type)))
+        return tuple(keys)
+
+    # --- one query ----------------------------------------------------------------------------
+
+    async def _send(
+        self,
+        owner: str,
+        query: Authorized,
+        rendered: str,
+        rows: Rows,
+        step: Step | None,
+        keys: tuple[int, ...],
+        notes: tuple[str, ...],
+    ) -> None:
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        self.progress(_asking(owner, step, keys))
+        received = 0
+        sqlstate = "XX000"
+        try:
+            received = await self._receive(owner, query, rows, step, notes)
+            sqlstate = "00000"
+        except OarError as error:
+            sqlstate = error.sqlstate
+            raise
+        except asyncio.CancelledError:
+            sqlstate = QueryCanceled.sqlstate
+            raise
+        finally:
+            outcome = self.ledger.finish_step(
+                query.ledger_entry,
+                sqlstate=sqlstate,
+                rows=received if sqlstate == "00000" else None,
+            )
+            if sqlstate == "00000":
+                await outcome
+            else:
+                # A task under cancellation may not wait; the outcome is then left unknown.
+                outcome.close()
+        self.gathered.outcomes.append(
+            StepOutcome(step, owner, rendered, keys, received, clock() - started, notes)
+        )
+        self.progress(f"owner {owner} sent {received} rows")
+
+    async def _receive(
+        self, owner: str, query: Authorized, rows: Rows, step: Step | None, notes: tuple[str, ...]
+    ) -> int:
+        cap, rule = self.gate.row_cap(owner)
+        received = 0
+        try:
+            async with self.sessions.use(owner) as snapshot:
+                async for batch in snapshot.run(query):
+                    received += batch.rows
+                    if received > cap:
+                        raise self._too_many_rows(owner, cap, rule, query.query, step, notes)
+                    self._count_bytes(batch.columns)
+                    for column, cells in zip(rows.columns, batch.columns, strict=True):
+                        column.extend(cells)
+                    rows.count += batch.rows
+        except OwnerError as error:
+            raise owner_fault(owner, error) from error
+        return received
+
+    def _count_bytes(self, columns: Sequence[Sequence[Cell]]) -> None:
+        for cells in columns:
+            self.bytes_received += 4 * len(cells) + sum(map(len, filter(None, cells)))
+        if self.bytes_received > self.limits.max_bytes:
+            raise LimitExceeded(
+                f"the owners sent more than {self.limits.max_bytes} bytes for one statement",
+                detail="limit proxy/limits.max_bytes; nothing partial is returned",
+                hint="select fewer rows or columns, or have the limit raised",
+            )
+
+    def _too_many_rows(
+        self,
+        owner: str,
+        cap: int,
+        rule: str,
+        query: Query,
+        step: Step | None,
+        notes: tuple[str, ...],
+    ) -> LimitExceeded:
+        table = "" if step is None else f" of {step.scan.table.name}"
+        reasons = [f"limit {rule}: {cap} rows"]
+        hint = "narrow the statement with a condition on that owner's table"
+        if step is not None:
+            for edge, verdict in step.denied:
+                origins = ", ".join(f"{o.schema}.{o.table}.{o.column}" for o in edge.origins)
+                reasons.append(
+                    f"edge {origins} to {edge.receiver}.{edge.receiver_table}."
+                    f"{edge.receiver_column} would reduce it, and rule {verdict.rule} denies it"
+                )
+                grantor = edge.origins[0]
+                hint = (
+                    f"owner {grantor.owner} can allow it with the key_disclosure entry "
+                    f"{{column: {grantor.table}.{grantor.column}, to: [{edge.receiver}], "
+                    f"max_keys: N}}; or {hint}"
+                )
+        reasons.extend(notes)
+        del query
+        return LimitExceeded(
+            f"owner {owner} would send more than {cap} rows{table}: nothing is returned",
+            detail="; ".join(reasons),
+            hint=hint,
+        )
+
+
+class _Sessions:
+    """One snapshot an owner for the statement, opened when first needed, used by one step a time."""
+
+    def __init__(
+        self, stack: AsyncExitStack, adapters: Mapping[str, Adapter], gate: Gate, timeout: float
+    ) -> None:
+        self._stack = stack
+        self._adapters = adapters
+        self._gate = gate
+        self._timeout = timeout
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._open: dict[str, Snapshot] = {}
+
+    def use(self, owner: str) -> _Turn:
+        return _Turn(self, owner, self._locks.setdefault(owner, asyncio.Lock()))
+
+    async def snapshot(self, owner: str) -> Snapshot:
+        if owner not in self._open:
+            timeout = min(self._timeout, self._gate.timeout(owner))
+            self._open[owner] = await self._stack.enter_async_context(
+                self._adapters[owner].snapshot(timeout)
+            )
+        return self._open[owner]
+
+
+@dataclass
+class _Turn:
+    sessions: _Sessions
+    owner: str
+    lock: asyncio.Lock
+
+    async def __aenter__(self) -> Snapshot:
+        await self.lock.acquire()
+        try:
+            return await self.sessions.snapshot(self.owner)
+        except BaseException:
+            self.lock.release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def owner_fault(owner: str, error: OwnerError) -> OarError:
+    """Translate what an adapter reports; the owner's own words never pass."""
+    state = f" (SQLSTATE {error.sqlstate})" if error.sqlstate else ""
+    if error.kind is OwnerErrorKind.UNREACHABLE:
+        return OwnerUnreachable(
+            f"owner {owner} cannot be reached",
+            hint=f"try again later, or ask those who run {owner}",
+        )
+    if error.kind is OwnerErrorKind.TIMEOUT:
+        return QueryCanceled(
+            f"canceling statement: owner {owner} did not answer in time",
+            detail=f"limit: timeout of owner {owner} or of the statement",
+            hint="ask for less, or raise statement_timeout",
+        )
+    if error.kind is OwnerErrorKind.WRONG_VALUE:
+        return OwnerWrongValue(f"owner {owner}: {error.what}")
+    if error.kind is OwnerErrorKind.SCHEMA_CHANGED:
+        return OwnerSchemaChanged(
+            f"owner {owner} changed its schema: {error.what}",
+            hint="retry: the catalog follows shortly",
+        )
+    return OwnerFault(f"owner {owner} refused a query{state}")
+
+
+def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The failure to report: an error of ours before anything it brought about."""
+    plain: list[BaseException] = []
+    waiting: list[BaseException] = [failures]
+    while waiting:
+        failure = waiting.pop()
+        if isinstance(failure, BaseExceptionGroup):
+            waiting.extend(failure.exceptions)
+        else:
+            plain.append(failure)
+    return next((f for f in plain if isinstance(f, OarError)), plain[0])
+
+
+def _widen(cells: Iterator[bytes] | Mapping[bytes, None], source: str, target: str) -> list[bytes]:
+    if source == target or source not in _INTEGERS or target not in _INTEGERS:
+        return list(cells)
+    unpack, pack = _INTEGERS[source].unpack, _INTEGERS[target].pack
+    return [pack(*unpack(cell)) for cell in cells]
+
+
+def _spell(used: UsedEdge) -> str:
+    origins = ", ".join(f"{o.schema}.{o.table}.{o.column}" for o in used.edge.origins)
+    return f"edge {origins} to {used.edge.receiver}"
+
+
+def _asking(owner: str, step: Step | None, keys: tuple[int, ...]) -> str:
+    if step is None:
+        return f"asking owner {owner} for the whole statement"
+    carried = f" with {sum(keys)} keys" if keys else ""
+    return f"asking owner {owner} for {step.scan.table.name}{carried}"

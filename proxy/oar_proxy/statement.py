@@ -1,0 +1,330 @@
+"""From a statement's text to what of it is published: the first stage of the line.
+
+Names are resolved by the client's own hub session (search path, temporary tables that shadow,
+views), on the parse tree; a question becomes its draft; a view's body takes the view's place. What
+comes out is one text with the places of every occurrence of a published table in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from oar_proxy import sqltree
+from oar_proxy.catalog import Catalog, PublishedTable
+from oar_proxy.drafters import Draft
+from oar_proxy.errors import FeatureNotSupported, InternalError, LimitExceeded, ReadOnly
+from oar_proxy.federation import HubLink
+from oar_proxy.sqltree import Call, Edit, Parsed, Relation, quote_identifier, quote_literal
+
+MAX_VIEW_DEPTH: Final = 16
+"""Views on views are expanded this deep; PostgreSQL itself refuses cycles."""
+
+_SETTINGS: Final = (
+    "TimeZone",
+    "DateStyle",
+    "IntervalStyle",
+    "search_path",
+    "extra_float_digits",
+    "bytea_output",
+    "statement_timeout",
+    "client_min_messages",
+    "standard_conforming_strings",
+    "oar.progress",
+    "oar.max_keys",
+)
+"""Settings of the session that change what a statement means, or how it is run."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """The client's hub session as it is now. ``principal`` is the role that logged in."""
+
+    principal: str
+    settings: Mapping[str, str]
+
+    def enabled(self, name: str) -> bool:
+        """Tell whether a boolean ``oar.…`` setting is on."""
+        return self.settings.get(name, "").lower() in ("on", "true", "yes", "1")
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One occurrence of a published table, at ``text[start:end]``.
+
+    ``columns`` are those the statement may use, in the table's order.
+    """
+
+    number: int
+    table: PublishedTable
+    reference: str
+    aliased: bool
+    columns: tuple[str, ...]
+    start: int
+    end: int
+
+    def replace(self, query: str) -> Edit:
+        """Put a derived table in the place of the name."""
+        name = "" if self.aliased else f" AS {quote_identifier(self.reference)}"
+        return Edit(self.start, self.end, f"({query}){name}")
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRelation:
+    """A relation of the hub itself (a table, a temporary table …) beside published ones."""
+
+    relation: Relation
+    columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class FederatedStatement:
+    """A statement of ours, ready to be planned. ``calls`` are left for the time of execution."""
+
+    parsed: Parsed
+    state: SessionState
+    catalog: Catalog
+    occurrences: tuple[Occurrence, ...]
+    others: tuple[OtherRelation, ...]
+    calls: tuple[Call, ...]
+    drafts: tuple[Draft, ...] = ()
+
+    @property
+    def tables(self) -> tuple[PublishedTable, ...]:
+        """The distinct published tables, in the order of the text."""
+        return tuple({o.table.key: o.table for o in self.occurrences}.values())
+
+    def prefix_edits(self) -> list[Edit]:
+        """Drop the schema from columns such as ``logistics.deliveries.city``: an alias has none."""
+        ours = {(o.table.schema, o.table.name) for o in self.occurrences if not o.aliased}
+        return [
+            Edit(start, end, "")
+            for schema, table, start, end in self.parsed.qualified
+            if (schema, table) in ours
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """A statement, with what the hub parses in its place. ``statement`` None: nothing to ask."""
+
+    guard_sql: str
+    statement: FederatedStatement | None
+
+
+DraftQuestion = Callable[[str, SessionState], Awaitable[Draft]]
+"""Draft a question for this session; abstention and invalid drafts are raised."""
+
+
+async def recognise(
+    text: str, link: HubLink, catalog: Catalog, draft: DraftQuestion
+) -> Recognised | None:
+    """Decide whether one statement is ours; None when the hub alone can answer it.
+
+    Raises ``OarError`` for statements that have no meaning across owners, :class:`HubRejected`.
+    """
+    parsed = _parse_one(text)
+    if not parsed.relations and not parsed.calls and not parsed.targets:
+        return None
+    state: SessionState | None = None
+    drafts: list[Draft] = []
+    if any(call.name == "oar_ask" for call in parsed.calls):
+        state, _ = await _look(link, ())
+        parsed, drafts = await _draft_questions(parsed, state, draft)
+    guard_sql = parsed.text
+    parsed, state, resolved = await _expand_views(parsed, link, catalog)
+    occurrences, others = _sort_relations(parsed, resolved, catalog)
+    later = tuple(call for call in parsed.calls if call.name != "oar_ask")
+    targets = [resolved.get((t.schema, t.name)) for t in parsed.targets]
+    for target in targets:
+        if target is not None and (target["schema"], target["name"]) in catalog.tables:
+            raise ReadOnly(
+                f'cannot write to "{target["schema"]}.{target["name"]}": '
+                "its rows belong to another owner",
+                hint="published tables are read-only; write to a temporary table instead",
+            )
+    if not occurrences and not later:
+        return Recognised(guard_sql, None) if drafts else None
+    _refuse_what_has_no_meaning(parsed, state, later)
+    if parsed.kind in ("PrepareStmt", "ViewStmt"):
+        # The hub keeps these over the guards; using them later is recognised then.
+        return Recognised(guard_sql, None) if drafts else None
+    return Recognised(
+        guard_sql,
+        FederatedStatement(parsed, state, catalog, occurrences, others, later, tuple(drafts)),
+    )
+
+
+async def look(link: HubLink) -> SessionState:
+    """Ask the session for its settings now."""
+    state, _ = await _look(link, ())
+    return state
+
+
+def _parse_one(text: str) -> Parsed:
+    statements = sqltree.parse(text)
+    if len(statements) != 1:
+        raise InternalError("a piece of a query string holds more than one statement")
+    return statements[0]
+
+
+def _refuse_what_has_no_meaning(parsed: Parsed, state: SessionState, later: Sequence[Call]) -> None:
+    if parsed.locks_rows:
+        raise FeatureNotSupported(
+            "cannot lock rows of a published table: they stay with their owner",
+            hint="leave out FOR UPDATE or FOR SHARE",
+        )
+    if state.settings.get("standard_conforming_strings") == "off" and "\\" in parsed.text:
+        raise FeatureNotSupported(
+            "backslashes in a statement over published tables need standard_conforming_strings",
+            hint="SET standard_conforming_strings = on, or write E'…' strings",
+        )
+    for call in later:
+        if call.place == "elsewhere":
+            raise FeatureNotSupported(
+                f"{call.name} cannot be called here",
+                hint=f"use it in FROM: SELECT … FROM {call.name}('…') AS q",
+            )
+
+
+# --- questions ------------------------------------------------------------------------------
+
+
+async def _draft_questions(
+    parsed: Parsed, state: SessionState, draft: DraftQuestion
+) -> tuple[Parsed, list[Draft]]:
+    edits: list[Edit] = []
+    drafts: list[Draft] = []
+    for call in parsed.calls:
+        if call.name != "oar_ask":
+            continue
+        if call.place == "elsewhere":
+            raise FeatureNotSupported(
+                "oar_ask gives rows, so it belongs in FROM",
+                hint="write SELECT … FROM oar_ask('…') AS q, without a column definition list",
+                position=call.start + 1,
+            )
+        if call.argument is None:
+            raise FeatureNotSupported(
+                "oar_ask needs its question as a string literal: "
+                "its columns have to be known before any parameter is",
+                hint="use oar_ask_json($1) to pass the question as a parameter",
+                position=call.start + 1,
+            )
+        answer = await draft(call.argument, state)
+        assert answer.sql is not None
+        drafts.append(answer)
+        edits.append(derived_call(call, answer.sql))
+    return _parse_one(sqltree.splice(parsed.text, edits)), drafts
+
+
+def derived_call(call: Call, sql: str) -> Edit:
+    """Put a query in the place of a call, in FROM or as all there is to select."""
+    # A line break ends a comment that may close the query.
+    query = f"(\n{sql.rstrip().rstrip(';')}\n)"
+    if call.place == "select":
+        return Edit(call.start, call.end, f"* FROM {query} AS {quote_identifier(call.name)}")
+    name = "" if call.alias else f" AS {quote_identifier(call.name)}"
+    return Edit(call.start, call.end, query + name)
+
+
+# --- names ----------------------------------------------------------------------------------
+
+
+_Resolved = dict[tuple[str | None, str], dict[str, Any]]
+
+
+async def _expand_views(
+    parsed: Parsed, link: HubLink, catalog: Catalog
+) -> tuple[Parsed, SessionState, _Resolved]:
+    for _ in range(MAX_VIEW_DEPTH):
+        names = tuple(
+            dict.fromkeys((r.schema, r.name) for r in (*parsed.relations, *parsed.targets))
+        )
+        state, resolved = await _look(link, names)
+        edits: list[Edit] = []
+        for relation in parsed.relations:
+            found = resolved.get((relation.schema, relation.name))
+            if found is None or found["definition"] is None:
+                continue
+            if (found["schema"], found["name"]) in catalog.tables:
+                continue
+            alias = "" if relation.alias else f" AS {quote_identifier(relation.name)}"
+            body = found["definition"].rstrip().rstrip(";")
+            edits.append(Edit(relation.start, relation.end, f"(\n{body}\n){alias}"))
+        expandable = parsed.kind not in ("PrepareStmt", "ViewStmt")
+        if not edits or not expandable:
+            return parsed, state, resolved
+        parsed = _parse_one(sqltree.splice(parsed.text, edits))
+    raise LimitExceeded(f"views are nested more than {MAX_VIEW_DEPTH} deep")
+
+
+async def _look(
+    link: HubLink, names: Sequence[tuple[str | None, str]]
+) -> tuple[SessionState, _Resolved]:
+    """Ask the client's session what names mean there, and for its settings, in one round trip."""
+    settings = ", ".join(
+        f"'{name}', pg_catalog.current_setting('{name}', true)" for name in _SETTINGS
+    )
+    relations = "NULL"
+    if names:
+        spelled = ", ".join(
+            quote_literal(".".join(quote_identifier(part) for part in name if part is not None))
+            for name in names
+        )
+        relations = f"""(SELECT pg_catalog.json_agg(pg_catalog.json_build_object(
+            'number', u.number, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
+            'definition', CASE WHEN c.relkind = 'v' AND n.nspname NOT IN
+                ('pg_catalog', 'information_schema', 'oar')
+                THEN oar_internal.view_definition(c.oid) END,
+            'columns', (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.attname,
+                pg_catalog.format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
+                FROM pg_catalog.pg_attribute a
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)))
+            FROM ROWS FROM (pg_catalog.unnest(ARRAY[{spelled}]::pg_catalog.text[]))
+                WITH ORDINALITY AS u(name, number)
+            JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(u.name)
+            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace)"""
+    rows = await link.query(
+        "SELECT pg_catalog.json_build_object('principal', session_user, 'settings', "
+        f"pg_catalog.json_build_object({settings}), 'relations', {relations})::pg_catalog.text"
+    )
+    cell = rows[0][0]
+    assert cell is not None
+    answer = json.loads(cell)
+    values = {name: value for name, value in answer["settings"].items() if value is not None}
+    resolved = {names[item["number"] - 1]: item for item in answer["relations"] or ()}
+    return SessionState(answer["principal"], values), resolved
+
+
+def _sort_relations(
+    parsed: Parsed, resolved: _Resolved, catalog: Catalog
+) -> tuple[tuple[Occurrence, ...], tuple[OtherRelation, ...]]:
+    occurrences: list[Occurrence] = []
+    others: list[OtherRelation] = []
+    for relation in parsed.relations:
+        found = resolved.get((relation.schema, relation.name))
+        table = catalog.tables.get((found["schema"], found["name"])) if found else None
+        if table is None:
+            columns = tuple((name, kind) for name, kind in (found or {}).get("columns") or ())
+            others.append(OtherRelation(relation, columns))
+            continue
+        used = tuple(
+            column.name
+            for column in table.columns
+            if relation.whole or column.name in parsed.column_names
+        )
+        occurrences.append(
+            Occurrence(
+                number=len(occurrences) + 1,
+                table=table,
+                reference=relation.reference,
+                aliased=relation.alias is not None,
+                columns=used,
+                start=relation.start,
+                end=relation.end,
+            )
+        )
+    return tuple(occurrences), tuple(others)
