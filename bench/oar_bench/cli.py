@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import enum
 import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from oar_bench import routing
+from oar_bench.drafts import read_drafts
 from oar_bench.layout import Benchmark, BenchmarkError, find_benchmarks
+from oar_bench.work import work_directory
 
-app = typer.Typer(name="bench", no_args_is_help=True)
+if TYPE_CHECKING:
+    from oar_bench import ask
+    from oar_bench.fidelity import Fault
+
+CONSOLE: Final = Console(width=120)
+FIDELITY_COUNTS: Final = ("statements", "accepted", "equal", "ties", "different", "failed")
+OUTCOMES: Final[tuple[ask.Outcome, ...]] = ("correct", "wrong", "abstained", "unscored")
+
+app = typer.Typer(name="bench", no_args_is_help=True, pretty_exceptions_enable=False)
+overhead = typer.Typer(no_args_is_help=True, help="What the proxy costs, against its peers.")
+app.add_typer(overhead, name="overhead")
 
 
 @app.callback()
@@ -52,12 +68,213 @@ def route_command(data: DataOption) -> None:
     )
 
 
+@app.command("fidelity")
+def fidelity_command(
+    data: DataOption,
+    org: Annotated[
+        list[str] | None, typer.Option(help="Only this organisation; may be given again.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only this many statements of each organisation.")
+    ] = None,
+    json_only: Annotated[bool, typer.Option("--json", help="Print the last line only.")] = False,
+) -> None:
+    """Gold SQL through a proxy over the owners, compared with the same SQL on merged tables."""
+    from oar_bench import fidelity
+
+    tallies: list[tuple[str, fidelity.Tally]] = []
+    with work_directory() as directory:
+        for benchmark in _benchmarks(data):
+            chosen = [
+                organisation
+                for organisation in benchmark.organisations.values()
+                if organisation.with_rows and (not org or organisation.name in org)
+            ]
+            if chosen:
+                measured = asyncio.run(fidelity.measure(benchmark, chosen, limit, directory))
+                tallies += measured.items()
+    if org and not tallies:
+        _refuse(f"no organisation with rows is named {' or '.join(org)}")
+    result = {name: sum(getattr(tally, name) for _, tally in tallies) for name in FIDELITY_COUNTS}
+    if not json_only:
+        table = Table(
+            "organisation", *FIDELITY_COUNTS, title="gold SQL, proxy against merged tables"
+        )
+        for name, tally in tallies:
+            table.add_row(name, *(str(getattr(tally, count)) for count in FIDELITY_COUNTS))
+        CONSOLE.print(table)
+        _print_faults(fault for _, tally in tallies for fault in tally.faults)
+    typer.echo(json.dumps(result))
+    raise typer.Exit(1 if result["different"] or result["failed"] else 0)
+
+
+class DrafterKind(enum.StrEnum):
+    """Who drafts the questions of ``ask``."""
+
+    replay = "replay"
+    offline = "offline"
+
+
+@app.command("ask")
+def ask_command(
+    data: DataOption,
+    drafter: Annotated[
+        DrafterKind, typer.Option(help="Recorded drafts, or the built-in rules.")
+    ] = DrafterKind.replay,
+    drafts: Annotated[
+        Path | None,
+        typer.Option(help="One drafts file; all of the benchmark's otherwise.", exists=True),
+    ] = None,
+) -> None:
+    """Questions end to end, scored against the reference answers and the merged tables."""
+    from oar_bench import ask
+
+    runs: dict[str, ask.Scores] = {}
+    with work_directory() as directory:
+        for benchmark in _benchmarks(data):
+            if drafter is DrafterKind.offline:
+                runs[benchmark.name] = asyncio.run(ask.offline(benchmark, directory))
+                continue
+            files = benchmark.drafts if drafts is None else {drafts.stem: drafts}
+            recorded = {model: read_drafts(path) for model, path in files.items()}
+            scores = asyncio.run(ask.replay(benchmark, recorded, directory))
+            runs |= {model: score for model, score in scores.items() if score.questions}
+    _print_scores(runs)
+    _print_faults(fault for scores in runs.values() for fault in scores.faults)
+    typer.echo(json.dumps(_ask_result(list(runs.values()), drafter)))
+    raise typer.Exit(1 if any(scores.faults for scores in runs.values()) else 0)
+
+
+@overhead.command("pass-through")
+def pass_through_command(
+    scale: Annotated[int, typer.Option(min=1, help="pgbench's: 100,000 rows each.")] = 20,
+    seconds: Annotated[int, typer.Option(min=1, help="Of each pgbench run.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Of which the median counts.")] = 3,
+) -> None:
+    """Statements that pass through, against pgbouncer before the same server."""
+    from oar_bench.overhead import pass_through
+    from oar_bench.overhead.processes import OverheadError
+
+    try:
+        with work_directory() as directory:
+            found = pass_through.measure(directory, scale=scale, seconds=seconds, rounds=rounds)
+    except OverheadError as error:
+        _refuse(str(error))
+    table = Table("", *found.latency_ms, "oar / pgbouncer", title="pass-through")
+    copy = f"COPY {found.copy_rows:,} rows, ms"
+    result = {}
+    for name, key, figures in (
+        ("1 client, ms", "latency_ms", found.latency_ms),
+        ("8 clients, tps", "throughput_tps", found.throughput_tps),
+        (copy, "copy_ms", found.copy_ms),
+    ):
+        ratio = figures["oar"] / figures["pgbouncer"]
+        table.add_row(name, *(f"{figure:,.3f}" for figure in figures.values()), f"{ratio:.2f}")
+        result[key] = {n: round(v, 4) for n, v in figures.items()} | {"ratio": round(ratio, 3)}
+    _finish(table, {"rows_copied": found.copy_rows, **result})
+
+
+@overhead.command("join")
+def join_command(
+    rows: Annotated[int, typer.Option(help="Of each owner's table.")] = 1_000_000,
+) -> None:
+    """A join across two owners, against two statements by hand and postgres_fdw."""
+    from oar_bench.overhead import join
+    from oar_bench.overhead.processes import OverheadError
+
+    try:
+        with work_directory() as directory:
+            found = join.measure(directory, rows=rows)
+    except OverheadError as error:
+        _refuse(str(error))
+    peers = ("by hand", "postgres_fdw tuned", "postgres_fdw")
+    titles = (*(f"{peer}, ms" for peer in peers), *(f"oar / {peer}" for peer in peers))
+    table = Table("", "oar, ms", *titles, title=f"join of {rows:,} × {rows:,} rows")
+    result: dict[str, Any] = {}
+    for case, figures in found.items():
+        ratios = {peer: figures["oar"] / figures[peer] for peer in peers if peer in figures}
+        cells = [f"{figures[peer]:,.1f}" if peer in figures else "-" for peer in peers]
+        cells += [f"{ratios[peer]:.2f}" if peer in ratios else "-" for peer in peers]
+        table.add_row(case, f"{figures['oar']:,.1f}", *cells)
+        result[case] = {
+            "ms": {name: round(figure, 3) for name, figure in figures.items()},
+            "ratio": {peer: round(ratio, 3) for peer, ratio in ratios.items()},
+        }
+    _finish(table, {"rows": rows, "cases": result})
+
+
+def _print_scores(runs: Mapping[str, ask.Scores]) -> None:
+    table = Table("drafts", "stratum", "questions", *OUTCOMES, "accuracy %")
+    for name, scores in runs.items():
+        total: Counter[ask.Outcome] = Counter()
+        for stratum, counts in sorted(scores.by_stratum.items()):
+            table.add_row(name, stratum, *_score_cells(counts))
+            total += counts
+        table.add_row(name, "all", *_score_cells(total), end_section=True)
+    CONSOLE.print(table)
+    movement = Table(
+        "drafts", "run on merged", "equal", "rows moved", "rows held", "%", "keys moved"
+    )
+    for name, scores in runs.items():
+        share = f"{100 * scores.rows_moved / scores.rows_held:.1f}" if scores.rows_held else "-"
+        movement.add_row(
+            name,
+            str(scores.compared),
+            str(scores.equal_to_merged),
+            str(scores.rows_moved),
+            str(scores.rows_held),
+            share,
+            str(scores.keys_moved),
+        )
+    CONSOLE.print(movement)
+
+
+def _score_cells(counts: Counter[ask.Outcome]) -> list[str]:
+    scored = counts.total() - counts["unscored"]
+    accuracy = f"{100 * counts['correct'] / scored:.1f}" if scored else "-"
+    return [str(counts.total()), *(str(counts[outcome]) for outcome in OUTCOMES), accuracy]
+
+
+def _ask_result(runs: Sequence[ask.Scores], drafter: DrafterKind) -> dict[str, Any]:
+    """Add up all runs. Without recorded drafts there is nothing to run on the merged tables."""
+    replayed = drafter is DrafterKind.replay
+    by_stratum: dict[str, Counter[ask.Outcome]] = {}
+    for scores in runs:
+        for stratum, counts in scores.by_stratum.items():
+            by_stratum.setdefault(stratum, Counter()).update(counts)
+    return {
+        "questions": sum(scores.questions for scores in runs),
+        "merged_accepted": sum(scores.compared for scores in runs) if replayed else None,
+        "equal_to_merged": sum(scores.equal_to_merged for scores in runs) if replayed else None,
+        **{outcome: sum(scores.count(outcome) for scores in runs) for outcome in OUTCOMES},
+        "by_stratum": {
+            stratum: {
+                "questions": counts.total(),
+                **{outcome: counts[outcome] for outcome in OUTCOMES},
+            }
+            for stratum, counts in sorted(by_stratum.items())
+        },
+        "rows_moved": sum(scores.rows_moved for scores in runs),
+        "rows_held": sum(scores.rows_held for scores in runs) if replayed else None,
+        "keys_moved": sum(scores.keys_moved for scores in runs),
+    }
+
+
+def _print_faults(faults: Iterable[Fault]) -> None:
+    for fault in faults:
+        CONSOLE.print(f"{fault.organisation} {fault.question}: {fault.why}", markup=False)
+
+
 def _benchmarks(data: Path) -> tuple[Benchmark, ...]:
     try:
         return find_benchmarks(data)
     except BenchmarkError as error:
-        typer.echo(f"oar bench: {error}", err=True)
-        raise typer.Exit(2) from error
+        _refuse(str(error))
+
+
+def _refuse(why: str) -> NoReturn:
+    typer.echo(f"oar bench: {why}", err=True)
+    raise typer.Exit(2)
 
 
 def _figure(value: float | None) -> str:
@@ -66,5 +283,5 @@ def _figure(value: float | None) -> str:
 
 def _finish(table: Table, result: dict[str, Any]) -> None:
     """Print the table for people, then the result for programs, on the last line."""
-    Console(width=120).print(table)
+    CONSOLE.print(table)
     typer.echo(json.dumps(result))

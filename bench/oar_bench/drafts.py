@@ -16,7 +16,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from oar_bench.layout import BenchmarkError, read_lines
+from oar_bench.layout import BenchmarkError, fold, read_lines
 
 Dialect = Literal["sqlite", "postgres"]
 
@@ -70,7 +70,7 @@ def _tables(node: exp.Expr, visible: frozenset[str], dialect: Dialect) -> Iterat
         for cte, scope in zip(with_.expressions, inside, strict=True):
             yield from _tables(cte.this, scope, dialect)
     if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
-        name = node.name.lower()
+        name = fold(node.name)
         if node.args.get("db") is not None or name not in visible:
             yield name
     for child in node.iter_expressions():
@@ -86,7 +86,7 @@ def _scopes(
     PostgreSQL shows a CTE the ones before it, and under RECURSIVE all of them; SQLite ignores the
     keyword and always shows all of them.
     """
-    names = [cte.alias.lower() for cte in with_.expressions]
+    names = [fold(cte.alias) for cte in with_.expressions]
     after = visible | frozenset(names)
     if dialect == "sqlite" or with_.args.get("recursive"):
         return [after] * len(names), after

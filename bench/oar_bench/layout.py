@@ -8,10 +8,18 @@ organisations whose rows are not there. Whatever a directory leaves out is simpl
 from __future__ import annotations
 
 import json
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+_LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
+def fold(name: str) -> str:
+    """Return a name as unquoted SQL has it: ASCII in lower case, as PostgreSQL and SQLite fold."""
+    return name.translate(_LOWER)
 
 
 class BenchmarkError(ValueError):
@@ -45,7 +53,7 @@ class Organisation:
         held: dict[str, list[str]] = {}
         for owner in self.owners:
             for table in owner.tables:
-                held.setdefault(table.lower(), []).append(owner.name)
+                held.setdefault(fold(table), []).append(owner.name)
         return {table: tuple(dict.fromkeys(owners)) for table, owners in held.items()}
 
 

@@ -1,15 +1,15 @@
 """The centralized reference: an organisation's owners merged into one PostgreSQL schema.
 
 Same-named tables of two owners become one table with the rows of both. Types and names are those
-the SQLite adapter publishes, values go in by COPY. Nothing of the proxy is used, so that what the
-proxy answers can be compared with it.
+the SQLite adapter publishes, values go in by COPY. Nothing else of the proxy is used, so that what
+the proxy answers can be compared with it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
@@ -18,22 +18,15 @@ from typing import Any, Final
 
 import psycopg
 import sqlglot
+from oar_adapters.sqlite.schema import published_type
 from oar_proxy.hub.server import embedded_hub
 from oar_proxy.settings import HubSettings
 from psycopg import sql
 from sqlglot.errors import SqlglotError
 
 from oar_bench.compare import Comparison, Verdict, compare
-from oar_bench.layout import BenchmarkError, Organisation, Question
+from oar_bench.layout import BenchmarkError, Organisation, Question, fold
 from oar_bench.result import Result, Run, fetch
-
-TYPES: Final = {
-    "INTEGER": "bigint",
-    "REAL": "double precision",
-    "TEXT": "text",
-    "DATE": "date",
-}
-"""SQLite's declared types in the benchmarks, as the adapter publishes them."""
 
 SHUFFLES: Final = 40
 """Orders tried before an answer is called different: one of five tied rows is then missed once in
@@ -52,7 +45,7 @@ class _Part:
     @property
     def shape(self) -> tuple[tuple[str, str], ...]:
         """Folded column names with their types."""
-        return tuple((name.lower(), type_) for name, type_ in self.columns)
+        return tuple((fold(name), type_) for name, type_ in self.columns)
 
 
 class Reference:
@@ -74,7 +67,9 @@ class Reference:
             if owner.file is None:
                 continue
             for part in _parts(owner.file):
-                parts.setdefault(part.source.lower(), []).append(part)
+                parts.setdefault(fold(part.source), []).append(part)
+        # The server may be one that has served before.
+        await self._connection.execute(_with("DROP SCHEMA IF EXISTS {} CASCADE", organisation.name))
         await self._connection.execute(_with("CREATE SCHEMA {}", organisation.name))
         for name, held in parts.items():
             if any(part.shape != held[0].shape for part in held):
@@ -96,7 +91,7 @@ class Reference:
                 for row in _rows(part):
                     await copy.write_row(row)
         if keys and held[0].key:
-            key = sql.SQL(", ").join(sql.Identifier(column.lower()) for column in held[0].key)
+            key = sql.SQL(", ").join(sql.Identifier(fold(column)) for column in held[0].key)
             # SQLite lets NULL into a primary key that is not INTEGER.
             with contextlib.suppress(psycopg.IntegrityError):
                 await self._connection.execute(
@@ -111,6 +106,17 @@ class Reference:
         """
         await self._enter(organisation)
         return await fetch(self._connection, statement)
+
+    async def count_rows(self, organisation: str, tables: Iterable[str]) -> int:
+        """Return how many rows the organisation's tables of these folded names hold together."""
+        total = 0
+        for table in tables:
+            result = await self.run(
+                organisation,
+                sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table)).as_string(),
+            )
+            total += int(result.rows[0][0] or 0)
+        return total
 
     @asynccontextmanager
     async def shuffled(self, organisation: str) -> AsyncIterator[Run]:
@@ -199,16 +205,9 @@ def _parts(file: Path) -> Iterator[_Part]:
             yield _Part(
                 file,
                 table,
-                tuple((name, _type_of(declared, file)) for name, declared, _ in described),
+                tuple((name, published_type(declared)) for name, declared, _ in described),
                 tuple(name for _, name in key),
             )
-
-
-def _type_of(declared: str, file: Path) -> str:
-    try:
-        return TYPES[declared.upper()]
-    except KeyError:
-        raise BenchmarkError(f"{file}: no published type for SQLite's {declared}") from None
 
 
 def _rows(part: _Part) -> Iterator[tuple[Any, ...]]:

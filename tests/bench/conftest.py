@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
-import tempfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from oar_proxy.hub.server import EmbeddedServer
-from oar_proxy.settings import HubSettings
 
 SHOP = {
     "asks": [],
@@ -71,16 +67,7 @@ def benchmark_directory(tmp_path):
     return root
 
 
-@pytest.fixture(scope="session")
-def postgres():
-    """The connection string of a PostgreSQL server without any table."""
-    directory = Path(tempfile.mkdtemp(prefix="oar-bench-tests-"))
-    # The server's OS user has to get to its own directory below.
-    directory.chmod(0o711)
-    server = EmbeddedServer(HubSettings(data_dir=directory / "hub"))
-    try:
-        address = server.start()
-        yield address.conninfo
-        server.stop()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+@pytest.fixture
+def postgres(hub_server):
+    """The connection string of a PostgreSQL server, as its administrator."""
+    return hub_server.conninfo

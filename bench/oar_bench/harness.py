@@ -1,0 +1,144 @@
+"""A proxy over a benchmark's owners, in this process, and a client connected to it.
+
+All organisations are served at once: each owner under a name with its organisation's before it,
+each organisation's tables in a schema of its name. Nothing is mocked: the hub is the embedded
+PostgreSQL, owners are their SQLite files, the client speaks the protocol over TCP.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from oar_proxy import log
+from oar_proxy.app import Application, open_application
+from oar_proxy.hub.access import AdminPool
+from oar_proxy.hub.users import add_user, set_password
+from oar_proxy.settings import DrafterSettings, HubSettings, Listen, OwnerSettings, Settings
+from psycopg import sql
+
+from oar_bench.layout import Organisation
+from oar_bench.result import Result, fetch
+
+USER: Final = "bench"
+
+ALLOW_ALL: Final = """\
+# Every key may go to every owner: what is measured is the answer, not the policy.
+version: 1
+key_disclosure:
+  - column: "*"
+    to: ["*"]
+    max_keys: 1000000
+"""
+
+STATEMENT_SECONDS: Final = 120
+"""Benchmark statements take milliseconds; one that takes minutes has failed."""
+
+
+class Client:
+    """One client connection to the proxy. Only what any client could do."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+        self._schema: str | None = None
+
+    async def run(self, organisation: str, statement: str) -> Result:
+        """Run a statement with the organisation's schema as the search path.
+
+        Raises ``psycopg.Error``.
+        """
+        if self._schema != organisation:
+            path = sql.SQL("SET search_path = {}, public").format(sql.Identifier(organisation))
+            await self._connection.execute(path)
+            self._schema = organisation
+        return await fetch(self._connection, statement)
+
+
+class Served:
+    """A proxy that runs, with the password of its one user."""
+
+    def __init__(self, application: Application, password: str) -> None:
+        self._application = application
+        self._password = password
+
+    @property
+    def admin(self) -> AdminPool:
+        """Connections of the proxy's own role, to read the ledger."""
+        return self._application.hub.admin
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """Connect as a client, for the length of the block. Raises ``psycopg.Error``."""
+        async with await psycopg.AsyncConnection.connect(
+            host=self._application.host,
+            port=self._application.port,
+            user=USER,
+            password=self._password,
+            dbname="oar",
+            autocommit=True,
+        ) as connection:
+            await connection.execute(f"SET statement_timeout = '{STATEMENT_SECONDS}s'")
+            yield Client(connection)
+
+
+@asynccontextmanager
+async def serve(
+    organisations: Iterable[Organisation], directory: Path, drafter: DrafterSettings | None = None
+) -> AsyncIterator[Served]:
+    """Run a proxy over the organisations' owners that hold rows, its hub in ``directory``.
+
+    Raises what ``open_application`` raises.
+    """
+    policy = directory / "allow-all.yaml"
+    policy.write_text(ALLOW_ALL)
+    settings = Settings(
+        owners=owner_settings(organisations, policy),
+        hub=HubSettings(data_dir=directory / "hub"),
+        listen=Listen(port=0),
+        drafter=drafter or DrafterSettings(),
+        log_level="error",
+    )
+    log.configure(settings.log_level, settings.log_format)
+    async with open_application(settings) as application:
+        password = secrets.token_urlsafe(16)
+        async with application.hub.admin.connection() as connection:
+            await _admit(connection, password)
+        yield Served(application, password)
+
+
+async def _admit(connection: psycopg.AsyncConnection[Any], password: str) -> None:
+    """Make the user, or give it a new password on a hub that has served before."""
+    found = await connection.execute("SELECT FROM pg_roles WHERE rolname = %s", (USER,))
+    if found.rowcount:
+        await set_password(connection, USER, password)
+    else:
+        await add_user(connection, USER, password)
+
+
+def owner_settings(organisations: Iterable[Organisation], policy: Path) -> dict[str, OwnerSettings]:
+    """Configure one owner a SQLite file, named ``<organisation>__<owner>``."""
+    owners: dict[str, OwnerSettings] = {}
+    for organisation in organisations:
+        for owner in organisation.with_rows:
+            name = _owner_name(f"{organisation.name}__{owner.name}", owners)
+            owners[name] = OwnerSettings.model_validate(
+                {"url": f"sqlite://{owner.file}", "schema": organisation.name, "policy": policy}
+            )
+    return owners
+
+
+def _owner_name(wanted: str, taken: Iterable[str]) -> str:
+    """Fold a name to what the configuration accepts; number it where another folds to the same."""
+    folded = re.sub(r"[^a-z0-9_]", "_", wanted.lower())
+    if folded[0].isdigit():
+        folded = f"_{folded}"
+    name, number = folded[:63], 1
+    while name in taken:
+        number += 1
+        name = f"{folded[:58]}_{number}"
+    return name
