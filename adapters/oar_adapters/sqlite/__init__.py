@@ -1,0 +1,361 @@
+"""SQLite owners: one file, opened read-only, through the standard library.
+
+SQLite does what Python's thread asks and returns when it is done, so everything runs in a bounded
+pool of threads of its own. Three locks keep the file as it is: the open mode, ``query_only``, and
+an authorizer that lets nothing but reading be compiled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Final, ParamSpec, TypeVar
+from urllib.parse import quote, unquote, urlsplit
+
+from oar_adapters.authorized import Authorized
+from oar_adapters.interface import (
+    Agreement,
+    Batch,
+    Capabilities,
+    OwnerError,
+    OwnerErrorKind,
+    OwnerSchema,
+    Predicate,
+    Query,
+    Scan,
+    Statement,
+    Table,
+)
+from oar_adapters.sqlite import cells, sql
+from oar_adapters.sqlite import schema as catalog
+
+BATCH_ROWS: Final = 5000
+"""Rows a batch. Measured on 100,000 rows of three columns: 1,000 51 ms, 5,000 58 ms, 20,000
+73 ms; fewer, larger batches cost the consumer less."""
+
+STEPS: Final = 10_000
+"""Virtual machine instructions between two looks at the deadline: well under a millisecond."""
+
+LOCK_SECONDS: Final = 2.0
+"""How long a statement waits for a writer that holds the whole file."""
+
+FUNCTIONS: Final = frozenset({"count", "glob", "max", "min", "sum", "typeof", *sql.FUNCTIONS})
+"""The only SQLite functions that compile."""
+
+OUT_OF_TIME: Final = "the owner ran out of time"
+
+_OPTIONS: Final = frozenset({"case", "tables", "types", "pool_size"})
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def connect(url: str, options: Mapping[str, str]) -> SqliteAdapter:
+    """Make the adapter of the SQLite file a URL names (``oar.adapters`` entry point).
+
+    ``sqlite:////absolute/path`` or ``sqlite:///relative/path``. Options: ``case`` (``lower``, the
+    default, or ``keep``), ``tables`` (comma list of names and shell patterns), ``types`` (comma
+    list of ``table.column=type``), ``pool_size`` (threads and connections, default 4). Raises
+    ``ValueError`` for an unknown option or an unusable value.
+    """
+    unknown = sorted(set(options) - _OPTIONS)
+    if unknown:
+        raise ValueError(
+            f"unknown option {', '.join(unknown)}: an SQLite owner takes "
+            f"{', '.join(sorted(_OPTIONS))}"
+        )
+    case = options.get("case", "lower")
+    if case not in ("lower", "keep"):
+        raise ValueError("option case is neither lower nor keep")
+    size = options.get("pool_size", "4")
+    if not (size.isdecimal() and 1 <= int(size) <= 64):
+        raise ValueError("option pool_size is not a number between 1 and 64")
+    naming = catalog.Naming(
+        lower=case == "lower",
+        tables=tuple(name.strip() for name in options.get("tables", "").split(",") if name.strip()),
+        types=dict(_override(item) for item in options.get("types", "").split(",") if item.strip()),
+    )
+    return SqliteAdapter(_path(url), naming=naming, pool_size=int(size))
+
+
+def _path(url: str) -> Path:
+    parts = urlsplit(url)
+    if parts.scheme.lower() != "sqlite" or parts.netloc or len(parts.path) < 2 or parts.query:
+        raise ValueError(
+            "owner URL has the form sqlite:////absolute/path or sqlite:///relative/path"
+        )
+    return Path(unquote(parts.path[1:]))
+
+
+def _override(item: str) -> tuple[tuple[str, str], str]:
+    place, separator, type_ = (part.strip() for part in item.partition("="))
+    table, dot, column = place.rpartition(".")
+    if not (separator and dot and table and column):
+        raise ValueError("option types is a list of table.column=type")
+    if type_ not in cells.ENCODERS:
+        raise ValueError(f"option types: an SQLite column is one of {', '.join(cells.ENCODERS)}")
+    return (table.lower(), column.lower()), type_
+
+
+class SqliteAdapter:
+    """One SQLite file. See :class:`~oar_adapters.interface.Adapter`."""
+
+    def __init__(self, path: Path, *, naming: catalog.Naming, pool_size: int) -> None:
+        self._path = path
+        self._naming = naming
+        self._free = asyncio.Semaphore(pool_size)
+        self._threads = ThreadPoolExecutor(pool_size, thread_name_prefix="oar-sqlite")
+        self._open: set[_Session] = set()
+        self._closed = False
+        self._settled: frozenset[tuple[str, str]] = frozenset()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Scans only."""
+        return Capabilities("sqlite")
+
+    async def schema(self) -> OwnerSchema:
+        """Read tables, views, columns, keys and row estimates from the file."""
+        async with self._session(60.0, catalog_only=True) as session:
+            found = await session.in_thread(catalog.discover, session.connection, self._naming)
+        self._settled = found.settled
+        return found.schema
+
+    def supports(self, table: Table, predicate: Predicate) -> bool:
+        """Tell whether the owner keeps at least the rows PostgreSQL would keep."""
+        return sql.agrees(table, predicate) is not Agreement.NONE
+
+    def supports_statement(self, statement: Statement) -> bool:  # noqa: ARG002 - the contract's
+        """Whole statements are not evaluated here."""
+        return False
+
+    def render(self, query: Query) -> str:
+        """Return the SQL that is sent; key lists are ``?``."""
+        if isinstance(query, Statement):
+            return query.sql
+        return sql.scan(query, self._settled, sql.Parameters(shown=True))
+
+    @asynccontextmanager
+    async def snapshot(
+        self,
+        timeout: float,  # noqa: ASYNC109 - named so by the contract
+    ) -> AsyncIterator[SqliteSnapshot]:
+        """Open a snapshot; it is taken before this returns."""
+        async with self._session(timeout, catalog_only=False) as session:
+            yield SqliteSnapshot(session, self._settled)
+
+    async def close(self) -> None:
+        """Stop whatever runs and release every connection and thread."""
+        self._closed = True
+        for session in self._open:
+            session.stop()
+        await asyncio.to_thread(self._threads.shutdown)
+
+    @asynccontextmanager
+    async def _session(self, seconds: float, *, catalog_only: bool) -> AsyncIterator[_Session]:
+        deadline = time.monotonic() + seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await self._free.acquire()
+        except TimeoutError:
+            raise OwnerError(
+                OwnerErrorKind.TIMEOUT, "opening a snapshot: all connections are taken"
+            ) from None
+        try:
+            if self._closed:
+                raise OwnerError(OwnerErrorKind.UNREACHABLE, "the owner's adapter is closed")
+            session = _Session(self._threads, deadline)
+            self._open.add(session)
+            try:
+                await session.in_thread(session.open, self._path, catalog_only)
+                yield session
+            finally:
+                self._open.discard(session)
+                await session.finish()
+        finally:
+            self._free.release()
+
+
+class SqliteSnapshot:
+    """One connection inside its transaction. See :class:`~oar_adapters.interface.Snapshot`."""
+
+    def __init__(self, session: _Session, settled: frozenset[tuple[str, str]]) -> None:
+        self._session = session
+        self._settled = settled
+
+    async def run(self, query: Authorized) -> AsyncIterator[Batch]:
+        """Stream the rows, :data:`BATCH_ROWS` at a time."""
+        asked = query.query
+        if isinstance(asked, Statement):
+            raise OwnerError(
+                OwnerErrorKind.REFUSED, "an SQLite owner evaluates no whole statements"
+            )
+        parameters = sql.Parameters()
+        try:
+            text = sql.scan(asked, self._settled, parameters)
+        except (KeyError, ValueError):
+            raise OwnerError(
+                OwnerErrorKind.REFUSED, "a condition is not one an SQLite owner evaluates"
+            ) from None
+        cursor = await self._session.in_thread(
+            self._session.connection.execute, text, parameters.values
+        )
+        while True:
+            batch = await self._session.in_thread(_batch, cursor, asked)
+            if batch is None:
+                return
+            yield batch
+
+
+def _batch(cursor: sqlite3.Cursor, asked: Scan) -> Batch | None:
+    """Fetch and encode the next rows; None after the last."""
+    rows = cursor.fetchmany(BATCH_ROWS)
+    if not rows:
+        return None
+    if not asked.columns:
+        return Batch((), rows[0][0])
+    encoded = []
+    for column, values in zip(asked.columns, zip(*rows, strict=True), strict=True):
+        try:
+            encoded.append(cells.encode(column.type, values))
+        except cells.WrongValue:
+            raise cells.wrong_value(asked.table.name, column.name, column.type) from None
+    return Batch(encoded, len(rows))
+
+
+class _Session:
+    """One connection, used by one thread at a time, that stops at a deadline or when told."""
+
+    def __init__(self, threads: ThreadPoolExecutor, deadline: float) -> None:
+        self._threads = threads
+        self._deadline = deadline
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The open connection."""
+        if self._connection is None:
+            raise OwnerError(OwnerErrorKind.UNREACHABLE, "the owner's file is not open")
+        return self._connection
+
+    def open(self, path: Path, catalog_only: bool) -> None:
+        """Open the file and take the snapshot. Runs in a thread."""
+        location = f"file:{quote(str(path))}?mode=ro"
+        connection = sqlite3.connect(
+            location, uri=True, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        self._connection = connection
+        connection.execute("PRAGMA query_only = ON")
+        for name, function in sql.FUNCTIONS.items():
+            connection.create_function(name, 1, function, deterministic=True)
+        connection.set_progress_handler(self._is_over, STEPS)
+        if not catalog_only:
+            # Its first use declares a table to SQLite, which the authorizer would not let pass.
+            connection.execute("SELECT value FROM json_each('[]')").fetchall()
+            connection.set_authorizer(_authorize)
+        connection.execute("BEGIN")
+        # A deferred transaction has no snapshot before its first read.
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+
+    async def in_thread(
+        self, function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs
+    ) -> _T:
+        """Run a function of the connection in a thread; cancelling stops SQLite and waits.
+
+        Raises :class:`OwnerError` for SQLite's errors.
+        """
+        if self._stopped.is_set():
+            raise OwnerError(OwnerErrorKind.UNREACHABLE, "the owner's adapter is closed")
+        if time.monotonic() > self._deadline:
+            raise OwnerError(OwnerErrorKind.TIMEOUT, OUT_OF_TIME)
+
+        def locked() -> _T:
+            with self._lock, self._translated():
+                return function(*arguments, **named)
+
+        future = asyncio.get_running_loop().run_in_executor(self._threads, locked)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self.stop()
+            # The thread has the connection until it notices; what it then says, nobody hears.
+            await asyncio.wait([future])
+            future.exception()
+            raise
+
+    def stop(self) -> None:
+        """Make a running statement fail, and every later one."""
+        self._stopped.set()
+        if self._connection is not None:
+            with suppress(sqlite3.ProgrammingError):
+                self._connection.interrupt()
+
+    async def finish(self) -> None:
+        """Close the connection, which ends the snapshot."""
+        try:
+            future = asyncio.get_running_loop().run_in_executor(self._threads, self._close)
+        except RuntimeError:
+            # The adapter is closed, its threads are gone: nothing uses the connection any more.
+            self._close()
+        else:
+            await asyncio.shield(future)
+
+    def _close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+
+    def _is_over(self) -> int:
+        return self._stopped.is_set() or time.monotonic() > self._deadline
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Turn SQLite's errors into :class:`OwnerError`; its text can quote a value, so it goes."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if self._stopped.is_set():
+                raise OwnerError(OwnerErrorKind.UNREACHABLE, "the query was stopped") from None
+            raise OwnerError(*_reason(error)) from None
+
+
+def _reason(error: sqlite3.Error) -> tuple[OwnerErrorKind, str]:
+    text = str(error)
+    # Python raises this one itself, without a code of SQLite's.
+    if text.startswith("Could not decode"):
+        return OwnerErrorKind.WRONG_VALUE, "a value is not text in UTF-8"
+    if text.startswith(("no such column", "no such table")):
+        return OwnerErrorKind.SCHEMA_CHANGED, "a published table or column is no longer there"
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    return _REASONS.get(code, (OwnerErrorKind.REFUSED, f"SQLite reported an error (code {code})"))
+
+
+_REASONS: Final = {
+    sqlite3.SQLITE_INTERRUPT: (OwnerErrorKind.TIMEOUT, OUT_OF_TIME),
+    sqlite3.SQLITE_BUSY: (OwnerErrorKind.UNREACHABLE, "a writer holds the owner's file"),
+    sqlite3.SQLITE_LOCKED: (OwnerErrorKind.UNREACHABLE, "a writer holds the owner's file"),
+    sqlite3.SQLITE_CANTOPEN: (OwnerErrorKind.UNREACHABLE, "the owner's file cannot be opened"),
+    sqlite3.SQLITE_NOTADB: (OwnerErrorKind.UNREACHABLE, "the owner's file is not a database"),
+    sqlite3.SQLITE_CORRUPT: (OwnerErrorKind.UNREACHABLE, "the owner's file is damaged"),
+}
+
+
+def _authorize(
+    action: int, first: str | None, second: str | None, _database: str | None, _by: str | None
+) -> int:
+    """Let reading be compiled, and nothing else."""
+    if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_TRANSACTION):
+        return sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in FUNCTIONS:
+        return sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_READ and not (first or "").lower().startswith("pragma_"):
+        return sqlite3.SQLITE_OK
+    return sqlite3.SQLITE_DENY

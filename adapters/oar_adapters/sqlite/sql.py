@@ -1,0 +1,553 @@
+"""The SQL an SQLite owner is sent, and how far its comparisons are PostgreSQL's. Pure.
+
+Each column is qualified by its table's alias: an unqualified quoted name that does not exist is
+a *string* to SQLite, and would answer in silence.
+
+A condition on a column whose stored values may have another form than the one compared here gets
+a guard, ``OR <not of that form>``: such rows are kept, and either mean a value after all (the
+statement is evaluated again) or fail at the fetch. Nothing is dropped without being understood.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+from oar_adapters.interface import (
+    Agreement,
+    And,
+    Column,
+    Comparison,
+    KeyFilter,
+    Membership,
+    Not,
+    NullTest,
+    Or,
+    PatternMatch,
+    Predicate,
+    Scan,
+    Table,
+    base_type,
+)
+from oar_adapters.predicates import (
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    TEXTS,
+    Leaf,
+    agreement,
+    leaves,
+    pattern_is_complete,
+)
+from oar_adapters.sqlite import cells
+from oar_adapters.sqlite.schema import quoted
+
+Settled = Collection[tuple[str, str]]
+"""Columns (table and column, source names) that need no guard."""
+
+ALIAS: Final = "t"
+INT64: Final = range(-(2**63), 2**63)
+PATTERN_BYTES: Final = 50_000
+"""SQLite's own limit on the length of a pattern."""
+PATTERN_STARS: Final = 8
+"""Matching takes time to the power of the number of stars, and cannot be interrupted."""
+
+_CLOCK: Final = re.compile(r"\d{2}:\d{2}:\d{2}(\.\d{1,6})?", re.ASCII)
+_DIGITS: Final = {
+    "date": "YYYY-MM-DD",
+    "timestamp without time zone": "YYYY-MM-DD hh:mm:ss",
+    "time without time zone": "hh:mm:ss",
+}
+
+
+@dataclass(slots=True)
+class Parameters:
+    """What is bound instead of written: keys, and doubles.
+
+    SQLite's own reading of decimal digits is not always the nearest double.
+    """
+
+    values: list[str | float] = field(default_factory=list)
+    shown: bool = False
+    """Write constants for a reader instead of binding them; keys are a placeholder."""
+
+    def number(self, value: float) -> str:
+        """Write a double."""
+        if self.shown:
+            return repr(value)
+        self.values.append(value)
+        return "?"
+
+    def keys(self, values: Iterable[int | str]) -> str:
+        """Write a list of keys: one JSON array, however many there are (rule R34)."""
+        if not self.shown:
+            self.values.append(json.dumps(list(values), ensure_ascii=False))
+        return "?"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A constant as SQLite has to compare it, and how far that agrees.
+
+    ``as_double`` compares the column's value as a double, as PostgreSQL does with a double.
+    """
+
+    value: int | float | str | bytes
+    equality: Agreement = Agreement.EXACT
+    order: Agreement = Agreement.EXACT
+    as_double: bool = False
+
+
+def scan(query: Scan, settled: Settled, parameters: Parameters) -> str:
+    """Write a scan. Without columns SQLite counts: one row, one integer."""
+    names = [f"{ALIAS}.{quoted(column.source_name)}" for column in query.columns]
+    writer = Writer(query.table, settled, parameters)
+    conditions = [writer.guarded(predicate) for predicate in query.predicates]
+    conditions += [writer.keys(key_filter) for key_filter in query.key_filters]
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
+    source = f"main.{quoted(query.table.source_name)} AS {ALIAS}"
+    body = f"SELECT {', '.join(names) or '1'} FROM {source}{where}{limit}"
+    return body if names else f"SELECT count(*) FROM ({body})"
+
+
+def agrees(table: Table, predicate: Predicate) -> Agreement:
+    """Tell how far a predicate means in SQLite what it means in PostgreSQL."""
+    return agreement(predicate, lambda leaf: _leaf_agreement(table, leaf))
+
+
+def _leaf_agreement(table: Table, leaf: Leaf) -> Agreement:
+    try:
+        column = table.column(leaf.column)
+    except KeyError:
+        return Agreement.NONE
+    match leaf:
+        case NullTest():
+            return Agreement.EXACT
+        case PatternMatch(pattern=pattern):
+            # GLOB compares bytes and counts characters whatever the collation.
+            usable = column.type == "text" and glob(pattern) is not None
+            return Agreement.EXACT if usable else Agreement.NONE
+        case Membership(values=()):
+            known = accepts_keys(column, base_type(leaf.type))
+            return column.equality if known else Agreement.NONE
+        case Membership(values=values):
+            operands = [operand(column, value, leaf.type) for value in values]
+            return _worst([column.equality, *(_equality_of(each) for each in operands)])
+        case Comparison():
+            return _comparison_agreement(column, leaf)
+
+
+def _comparison_agreement(column: Column, leaf: Comparison) -> Agreement:
+    right = operand(column, leaf.value, leaf.type)
+    if right is None:
+        return Agreement.NONE
+    if leaf.op not in ("=", "<>"):
+        return right.order if column.ordered else Agreement.NONE
+    verdict = _worst([column.equality, right.equality])
+    lossy = leaf.op == "<>" and verdict is not Agreement.EXACT
+    return Agreement.NONE if lossy else verdict
+
+
+def _equality_of(right: Operand | None) -> Agreement:
+    return Agreement.NONE if right is None else right.equality
+
+
+def _worst(verdicts: Iterable[Agreement]) -> Agreement:
+    found = set(verdicts)
+    for verdict in (Agreement.NONE, Agreement.SUPERSET):
+        if verdict in found:
+            return verdict
+    return Agreement.EXACT
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+class Writer:
+    """Writes conditions on one table. The caller has asked :func:`agrees` first."""
+
+    def __init__(self, table: Table, settled: Settled, parameters: Parameters) -> None:
+        self._table = table
+        self._settled = settled
+        self._parameters = parameters
+
+    def guarded(self, predicate: Predicate) -> str:
+        """Write a predicate with the guards its columns need, outside of any negation."""
+        condition = self._condition(predicate)
+        named = {leaf.column for leaf in leaves(predicate) if not isinstance(leaf, NullTest)}
+        guards = [
+            guard
+            for name in sorted(named)
+            if (guard := self._guard(self._table.column(name))) is not None
+        ]
+        return f"({' OR '.join([condition, *guards])})" if guards else condition
+
+    def keys(self, key_filter: KeyFilter) -> str:
+        """Write a key list."""
+        column = self._table.column(key_filter.column)
+        name, type_ = self._name(column), base_type(key_filter.type)
+        if not accepts_keys(column, type_):
+            raise ValueError(f"keys of type {type_} are not compared with {column.type}")
+        if type_ in FLOATS and column.type != "double precision":
+            name = _as_double(name)
+        values, read = _keys(column, type_, key_filter.keys)
+        array = self._parameters.keys(values)
+        condition = f"{name} IN (SELECT {read} FROM json_each({array}))"
+        guard = self._guard(column)
+        return condition if guard is None else f"({condition} OR {guard})"
+
+    def _condition(self, predicate: Predicate) -> str:
+        match predicate:
+            case And(arguments=arguments):
+                return self._joined(arguments, " AND ", empty="1")
+            case Or(arguments=arguments):
+                return self._joined(arguments, " OR ", empty="0")
+            case Not(argument=argument):
+                return f"(NOT {self._condition(argument)})"
+            case _:
+                return self._leaf(self._table.column(predicate.column), predicate)
+
+    def _joined(self, arguments: tuple[Predicate, ...], word: str, *, empty: str) -> str:
+        if not arguments:
+            return empty
+        return "(" + word.join(self._condition(argument) for argument in arguments) + ")"
+
+    def _leaf(self, column: Column, leaf: Leaf) -> str:
+        name = self._name(column)
+        match leaf:
+            case NullTest():
+                test = "IS NOT NULL" if leaf.negated else "IS NULL"
+                return f"{ALIAS}.{quoted(column.source_name)} {test}"
+            case PatternMatch():
+                word = "NOT GLOB" if leaf.negated else "GLOB"
+                return f"{name} {word} {_string(glob(leaf.pattern) or '')}"
+            case Membership():
+                right = [_known(operand(column, value, leaf.type)) for value in leaf.values]
+                left = _as_double(name) if any(each.as_double for each in right) else name
+                return f"{left} IN ({', '.join(self._constant(each.value) for each in right)})"
+            case Comparison():
+                single = _known(operand(column, leaf.value, leaf.type))
+                left = _as_double(name) if single.as_double else name
+                if column.type == "text" and leaf.op not in ("=", "<>"):
+                    left = f"{left} COLLATE BINARY"
+                return f"{left} {leaf.op} {self._constant(single.value)}"
+
+    def _is_settled(self, column: Column) -> bool:
+        return (self._table.source_name, column.source_name) in self._settled
+
+    def _name(self, column: Column) -> str:
+        """Write a column so that it compares as its published type.
+
+        Unary plus takes away an affinity that would turn the text '5' into a number.
+        """
+        name = f"{ALIAS}.{quoted(column.source_name)}"
+        if column.type == "text" and not self._is_settled(column):
+            return f"(+{name} COLLATE BINARY)"
+        return name
+
+    def _guard(self, column: Column) -> str | None:
+        name = f"{ALIAS}.{quoted(column.source_name)}"
+        if column.type == "boolean":
+            return f"{name} NOT IN (0, 1)"
+        if column.type in _DIGITS:
+            form = re.sub("[A-Za-z]", "[0-9]", _DIGITS[column.type])
+            return f"typeof({name}) NOT IN ('text', 'null') OR {name} NOT GLOB '{form}'"
+        if self._is_settled(column):
+            return None
+        return f"typeof({name}) NOT IN ({_STORAGE[column.type]}, 'null')"
+
+    def _constant(self, value: float | str | bytes) -> str:
+        match value:
+            case float():
+                return self._parameters.number(value)
+            case int():
+                # Its magnitude alone would not fit.
+                return str(value) if value != INT64[0] else f"({INT64[0] + 1} - 1)"
+            case str():
+                return _string(value)
+            case bytes():
+                return f"x'{value.hex()}'"
+
+
+_STORAGE: Final = {
+    "bigint": "'integer'",
+    "double precision": "'real'",
+    "numeric": "'integer', 'real'",
+    "text": "'text'",
+    "bytea": "'blob'",
+}
+
+
+def _string(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _as_double(name: str) -> str:
+    return f"CAST({name} AS REAL)"
+
+
+def _known(right: Operand | None) -> Operand:
+    if right is None:
+        raise ValueError("the predicate is not one this adapter evaluates")
+    return right
+
+
+def glob(pattern: str) -> str | None:
+    """Translate a LIKE pattern; None for one that cannot be, or would take too long.
+
+    SQLite's LIKE folds case unless a deprecated pragma, absent from some builds, says otherwise.
+    """
+    if not pattern_is_complete(pattern) or "\0" in pattern:
+        return None
+    parts, stars, escaped = [], 0, False
+    for character in pattern:
+        if not escaped and character == "\\":
+            escaped = True
+            continue
+        if not escaped and character == "%":
+            parts.append("*")
+            stars += 1
+        elif not escaped and character == "_":
+            parts.append("?")
+        else:
+            parts.append(f"[{character}]" if character in "*?[" else character)
+        escaped = False
+    translated = "".join(parts)
+    fits = len(translated.encode()) <= PATTERN_BYTES and stars <= PATTERN_STARS
+    return translated if fits else None
+
+
+# --- constants and keys -----------------------------------------------------------------------
+
+
+def operand(column: Column, value: str, type_: str) -> Operand | None:
+    """Turn a constant in PostgreSQL's text format into what SQLite compares; None: it cannot be.
+
+    The comparison is the one PostgreSQL makes between the column's type and ``type_``.
+    """
+    plain = base_type(type_)
+    if "\0" in value:
+        return None
+    convert = _OPERANDS.get(column.type)
+    return None if convert is None else convert(value, plain)
+
+
+def _decimal(value: str) -> Decimal | None:
+    try:
+        number = Decimal(value)
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+def _int64(number: Decimal) -> int | None:
+    """Return a number that is a 64-bit integer as one."""
+    if number.adjusted() > 18 or number != number.to_integral_value():
+        return None
+    whole = int(number)
+    return whole if whole in INT64 else None
+
+
+def _double_constant(value: str, plain: str) -> float | None:
+    """Read a constant as the double PostgreSQL compares; None for NaN, which SQLite has not.
+
+    A ``real`` rounds twice on the way, and overflow is an error there: both are left to the hub.
+    """
+    if plain not in NUMBERS or plain == "real":
+        return None
+    if plain == "double precision" and value.lower() in ("infinity", "-infinity"):
+        return float(value)
+    number = _decimal(value)
+    if number is None:
+        return None
+    double = float(int(number)) if plain in INTEGERS else float(value)
+    lost = double in (float("inf"), float("-inf")) or (double == 0) != (number == 0)
+    return None if lost else double
+
+
+def _to_bigint(value: str, plain: str) -> Operand | None:
+    if plain == "double precision":
+        double = _double_constant(value, plain)
+        return None if double is None else Operand(double, as_double=True)
+    number = _decimal(value)
+    if plain not in INTEGERS | {"numeric"} or number is None:
+        return None
+    whole = _int64(number)
+    if whole is not None:
+        return Operand(whole)
+    # Past 64 bits a stored integer would be compared with a rounded one.
+    return None if number == number.to_integral_value() else _shortest(number)
+
+
+def _to_numeric(value: str, plain: str) -> Operand | None:
+    if plain == "double precision":
+        return _to_bigint(value, plain)
+    number = _decimal(value)
+    if plain not in INTEGERS | {"numeric"} or number is None:
+        return None
+    whole = _int64(number)
+    return _shortest(number) if whole is None else Operand(whole)
+
+
+def _shortest(number: Decimal) -> Operand | None:
+    """Compare by the double nearest to a decimal.
+
+    A stored double is published as the shortest decimal that rounds to it. Where the constant is
+    itself such a decimal, order and equality of the doubles are those of the decimals, also
+    against stored integers; any other constant equals none of them.
+    """
+    double = float(number)
+    if double in (float("inf"), float("-inf")):
+        return None
+    if Decimal(repr(double)) == number:
+        return Operand(double)
+    return Operand(double, equality=Agreement.SUPERSET, order=Agreement.NONE)
+
+
+def _to_double(value: str, plain: str) -> Operand | None:
+    double = _double_constant(value, plain)
+    return None if double is None else Operand(double)
+
+
+def _to_text(value: str, plain: str) -> Operand | None:
+    if plain not in TEXTS:
+        return None
+    # PostgreSQL turns a char(n) constant to text by dropping the padding (rule R44).
+    return Operand(value.rstrip(" ") if plain in ("character", "bpchar") else value)
+
+
+def _to_bytea(value: str, plain: str) -> Operand | None:
+    if plain != "bytea" or not re.fullmatch(r"\\x([0-9a-fA-F]{2})*", value):
+        return None
+    return Operand(bytes.fromhex(value[2:]))
+
+
+def _to_boolean(value: str, plain: str) -> Operand | None:
+    known = {"t": 1, "true": 1, "f": 0, "false": 0}
+    return Operand(known[value]) if plain == "boolean" and value in known else None
+
+
+def _to_date(value: str, plain: str) -> Operand | None:
+    usable = plain == "date" and cells.DATE.fullmatch(value) and value[:4] != "0000"
+    return Operand(value) if usable else None
+
+
+def _to_timestamp(value: str, plain: str) -> Operand | None:
+    if plain == "date" and _to_date(value, plain):
+        return Operand(f"{value} 00:00:00")
+    day, _, clock = value.partition(" ")
+    usable = (
+        plain == "timestamp without time zone" and _to_date(day, "date") and _CLOCK.fullmatch(clock)
+    )
+    return Operand(_trimmed(value)) if usable else None
+
+
+def _to_time(value: str, plain: str) -> Operand | None:
+    usable = plain == "time without time zone" and _CLOCK.fullmatch(value)
+    return Operand(_trimmed(value)) if usable else None
+
+
+def _trimmed(clock: str) -> str:
+    """Drop a fraction of zeros, so that the text compares with one that has no fraction."""
+    return clock.rstrip("0").rstrip(".") if "." in clock else clock
+
+
+_OPERANDS: Final[dict[str, Callable[[str, str], Operand | None]]] = {
+    "bigint": _to_bigint,
+    "numeric": _to_numeric,
+    "double precision": _to_double,
+    "text": _to_text,
+    "bytea": _to_bytea,
+    "boolean": _to_boolean,
+    "date": _to_date,
+    "timestamp without time zone": _to_timestamp,
+    "time without time zone": _to_time,
+}
+
+
+# JSON's reading of decimal digits is not always the nearest double, and it has no bytes: such keys
+# are strings there, which a function of ours reads inside SQLite, once a query.
+PLAIN: Final = "value"
+DOUBLE: Final = "oar_double(value)"
+NUMBER: Final = "oar_number(value)"
+BLOB: Final = "oar_blob(value)"
+
+
+def read_number(text: str) -> int | float:
+    """Read a key the way :func:`spell_number` wrote it."""
+    return float.fromhex(text) if "x" in text or "n" in text else int(text)
+
+
+def spell_number(number: float) -> str:
+    """Write an integer in decimal digits, a double in hexadecimal ones: both exactly."""
+    return str(number) if isinstance(number, int) else number.hex()
+
+
+FUNCTIONS: Final[dict[str, Callable[[str], int | float | bytes]]] = {
+    "oar_double": float.fromhex,
+    "oar_number": read_number,
+    "oar_blob": bytes.fromhex,
+}
+"""What each connection is given; they are called with keys and nothing else."""
+
+
+def accepts_keys(column: Column, type_: str) -> bool:
+    """Tell whether a list of keys of a type can be compared with a column as PostgreSQL would."""
+    if column.type in NUMBERS:
+        return type_ in NUMBERS
+    return (column.type, type_) in _DECODERS
+
+
+def _keys(column: Column, type_: str, keys: Iterable[bytes]) -> tuple[list[int | str], str]:
+    """Turn keys into what JSON can hold, and say how SQLite reads it back.
+
+    A key that no stored value can equal is left out.
+    """
+    if column.type in NUMBERS:
+        return _number_keys(column, type_, keys)
+    decode = _DECODERS[(column.type, type_)]
+    values = [value for key in keys if (value := decode(key)) is not None]
+    return values, BLOB if column.type == "bytea" else PLAIN
+
+
+def _number_keys(column: Column, type_: str, keys: Iterable[bytes]) -> tuple[list[int | str], str]:
+    if type_ in FLOATS:
+        return [cells.double(key).hex() for key in keys], DOUBLE
+    if type_ in INTEGERS:
+        integers = [cells.integer(key) for key in keys]
+        if column.type == "double precision":
+            return [float(number).hex() for number in integers], DOUBLE
+        return list(integers), PLAIN
+    decimals = [number for key in keys if (number := cells.numeric(key)).is_finite()]
+    if column.type == "double precision":
+        return [float(number).hex() for number in decimals], DOUBLE
+    if column.type == "bigint":
+        return [whole for each in decimals if (whole := _int64(each)) is not None], PLAIN
+    return [spell_number(_nearest(each)) for each in decimals], NUMBER
+
+
+def _nearest(number: Decimal) -> int | float:
+    whole = _int64(number)
+    return float(number) if whole is None else whole
+
+
+def _padded(key: bytes) -> str:
+    return key.decode().rstrip(" ")
+
+
+_DECODERS: Final[dict[tuple[str, str], Callable[[bytes], int | str | None]]] = {
+    ("text", "text"): bytes.decode,
+    ("text", "character varying"): bytes.decode,
+    ("text", "character"): _padded,
+    ("text", "bpchar"): _padded,
+    ("bytea", "bytea"): bytes.hex,
+    ("boolean", "boolean"): cells.boolean,
+    ("date", "date"): cells.date,
+    ("timestamp without time zone", "timestamp without time zone"): cells.timestamp,
+    ("time without time zone", "time without time zone"): cells.time,
+}
