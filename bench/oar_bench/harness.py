@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import psycopg
 from oar_proxy import log
@@ -101,7 +102,7 @@ async def serve(
         hub=HubSettings(data_dir=directory / "hub"),
         listen=Listen(port=0),
         drafter=drafter or DrafterSettings(),
-        log_level="error",
+        log_level="warning",
     )
     log.configure(settings.log_level, settings.log_format)
     async with open_application(settings) as application:
@@ -127,7 +128,11 @@ def owner_settings(organisations: Iterable[Organisation], policy: Path) -> dict[
         for owner in organisation.with_rows:
             name = _owner_name(f"{organisation.name}__{owner.name}", owners)
             owners[name] = OwnerSettings.model_validate(
-                {"url": f"sqlite://{owner.file}", "schema": organisation.name, "policy": policy}
+                {
+                    "url": f"sqlite:///{quote(str(owner.file))}",
+                    "schema": organisation.name,
+                    "policy": policy,
+                }
             )
     return owners
 

@@ -53,7 +53,7 @@ def test_owners_are_served_under_their_organisations_names(benchmark_directory):
     assert list(owners) == ["shop__cassie", "shop__valarie", "shop__zoe"]
     assert {owner.published_schema for owner in owners.values()} == {"Shop"}
     url = owners["shop__zoe"].url.get_secret_value()
-    assert url == f"sqlite://{(benchmark_directory / 'orgs/Shop/zoe.sqlite').resolve()}"
+    assert url == f"sqlite:///{(benchmark_directory / 'orgs/Shop/zoe.sqlite').resolve()}"
 
 
 def test_names_that_fold_to_the_same_are_told_apart(tmp_path):
