@@ -69,6 +69,12 @@ class QueryCanceled(OarError):
     sqlstate = "57014"
 
 
+class HubConnectionLost(OarError):
+    """The hub closed the session's connection without saying why."""
+
+    sqlstate = "08006"
+
+
 class ShuttingDown(OarError):
     """The proxy is stopping."""
 

@@ -1,0 +1,588 @@
+"""Statements that are ours, inside one session: what is parsed, bound and executed in their place.
+
+The hub holds a *guard* under the client's own statement and portal names, so that Describe,
+parameter errors, formats, Close and the end of transactions are the hub's business. Only the
+first Execute of such a portal is ours: it asks the federation and replaces the portal by one that
+evaluates the answer.
+
+What this module remembers by name is never trusted on its own: SQL (``DEALLOCATE``, ``CLOSE``,
+``ROLLBACK TO``) changes names behind its back. Every guard carries a number, and before anything
+is executed in a guard's place the hub is asked which statement the portal really runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from oar_proxy.errors import FeatureNotSupported, InternalError, OarError, QueryCanceled
+from oar_proxy.federation import (
+    Execution,
+    Federation,
+    HubRejected,
+    Parameter,
+    Piece,
+    Prepared,
+)
+from oar_proxy.hublink import SUCCEEDED, HubChannel, SessionLink, Settling, Step
+from oar_proxy.wire import messages
+from oar_proxy.wire.conversation import Expected, HubConfused, Kind
+from oar_proxy.wire.messages import Bind, Parse
+
+T = TypeVar("T")
+
+_NAME: Final = b"oar:own"
+"""Statement and portal of what is executed on the client's behalf."""
+
+_TEXT_OID: Final = 25
+
+_IDENTIFY: Final = (
+    "SELECT c.statement, pg_catalog.current_setting('client_encoding')"
+    " FROM pg_catalog.pg_cursors c WHERE c.name OPERATOR(pg_catalog.=) $1"
+)
+_ENCODING: Final = "SELECT pg_catalog.current_setting('client_encoding')"
+_STATEMENTS: Final = "SELECT s.name FROM pg_catalog.pg_prepared_statements s"
+
+_FAILING: Final = b"SELECT $0"
+"""Fails in parse analysis on every hub ("there is no parameter $0"): after the check for an
+aborted transaction, whose own error has to win, and without needing any object."""
+
+_ABORTED_TRANSACTION: Final = "25P02"
+
+_PRUNE_AT: Final = 256
+"""Remembered statements past which the hub is asked which of them still exist: drivers that
+deallocate by SQL would make the memory grow with every statement they prepare."""
+
+SAFE_ENCODINGS: Final = frozenset({b"UTF8", b"SQL_ASCII"})
+"""Client encodings under which the hub takes our UTF-8 as it is."""
+
+_log = structlog.get_logger("oar.statement")
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """A guard the hub holds: its text there, and what the hub said about it."""
+
+    prepared: Prepared
+    guard: bytes
+    description: Step
+
+    @property
+    def parameter_oids(self) -> tuple[int, ...]:
+        described = self.description.parameters
+        return () if described is None else messages.decode_parameter_description(described)
+
+    @property
+    def columns(self) -> tuple[tuple[bytes, int], ...]:
+        return _columns(self.description)
+
+
+@dataclass(frozen=True, slots=True)
+class _Portal:
+    """A guard that was bound, with the values to run it with."""
+
+    statement: _Statement
+    bind: Bind = field(repr=False)
+
+    def parameters(self) -> list[Parameter]:
+        return [
+            Parameter(oid, code, value)
+            for oid, code, value in zip(
+                self.statement.parameter_oids,
+                self.bind.value_formats(),
+                self.bind.values,
+                strict=True,
+            )
+        ]
+
+
+def _columns(described: Step) -> tuple[tuple[bytes, int], ...]:
+    rows = described.rows
+    return () if rows is None else messages.decode_row_description(rows)
+
+
+class _Noted(Expected):
+    """A request of the client's whose success has to be remembered."""
+
+    __slots__ = ("_note", "_ours")
+
+    def __init__(self, kind: Kind, note: Callable[[], None], *, ours: bool = False) -> None:
+        super().__init__(kind)
+        self._note = note
+        self._ours = ours
+
+    def done(self, message: bytes) -> None:  # noqa: ARG002
+        self._note()
+
+    def failed(self, response: bytes) -> bytes | None:
+        # The position in a guard's text means nothing in the client's.
+        return messages.with_position(response, None) if self._ours else response
+
+
+class _Failure(Expected):
+    """The failing statement that puts the hub where the client will believe it to be."""
+
+    __slots__ = ("_response",)
+    passes = False
+
+    def __init__(self, response: bytes) -> None:
+        super().__init__(Kind.PARSE)
+        self._response = response
+
+    def done(self, message: bytes) -> None:  # noqa: ARG002
+        raise HubConfused("the hub accepted a statement that cannot be valid")
+
+    def failed(self, response: bytes) -> bytes | None:
+        if messages.sqlstate(response) == _ABORTED_TRANSACTION:
+            return response
+        return self._response
+
+    def skipped(self) -> bytes | None:
+        return self._response
+
+
+class _Answer(Settling):
+    """The execution the client waits for. Its end, for one of ours, is the log line."""
+
+    __slots__ = ("_log_line",)
+
+    def __init__(
+        self,
+        log_line: _LogLine | None,
+        *,
+        shift: int | None = None,
+        settled: asyncio.Future[str] | None = None,
+    ) -> None:
+        super().__init__(Kind.EXECUTE, shift=shift, settled=settled)
+        self._log_line = log_line
+
+    def _settle(self, outcome: str) -> None:
+        super()._settle(outcome)
+        if self._log_line is not None:
+            self._log_line.write(outcome)
+
+
+class _LogLine:
+    """One canonical line a federated statement: how long it took and how it ended, no text."""
+
+    def __init__(self, protocol: str, pid: int) -> None:
+        self._protocol = protocol
+        self._pid = pid
+        self._begun = time.monotonic()
+        self._written = False
+
+    def write(self, sqlstate: str) -> None:
+        if self._written:
+            return
+        self._written = True
+        _log.info(
+            "statement",
+            protocol=self._protocol,
+            pid=self._pid,
+            seconds=round(time.monotonic() - self._begun, 6),
+            sqlstate=sqlstate,
+        )
+
+
+class Federated:
+    """The federated statements of one session.
+
+    The coroutines run one at a time; while one runs, the session holds back what the client sends
+    next. ``may_be_statement`` and ``may_be_portal`` are names that have to be looked at more
+    closely: supersets of what is ours, kept at the moment of sending, before the hub has answered.
+    """
+
+    def __init__(self, federation: Federation, channel: HubChannel) -> None:
+        self._federation = federation
+        self._channel = channel
+        self._conversation = channel.conversation
+        self._statements: dict[bytes, _Statement] = {}
+        self._portals: dict[bytes, _Portal] = {}
+        self.may_be_statement: set[bytes] = set()
+        self.may_be_portal: set[bytes] = set()
+        self._numbers = count(1)
+        self._asking = False
+        self._inner: asyncio.Task[Any] | None = None
+        self._cancelled = False
+        self.pid = 0
+
+    # --- what the session tells --------------------------------------------------------------
+
+    def suspect(self, text: bytes) -> bool:
+        """Tell whether a query string has to be looked at; the hub discards it when skipping."""
+        return not self._conversation.skipping and self._federation.suspect(text)
+
+    def other_parse(self, name: bytes) -> Expected:
+        """A statement that is not ours takes a name that may be."""
+        if not name:  # Parse destroys the unnamed statement even when it fails
+            self.may_be_statement.discard(name)
+        return _Noted(Kind.PARSE, lambda: self._forget(name))
+
+    def close(self, kind: int, name: bytes) -> Expected:
+        """The client closes a name that may be ours."""
+        if kind == ord("S"):
+            return _Noted(Kind.CLOSE, lambda: self._forget(name))
+        return _Noted(Kind.CLOSE, lambda: self._forget_portal(name))
+
+    def bind(self, raw: bytes, portal: bytes, name: bytes) -> Expected:
+        """The client binds a statement that may be ours, or to a portal that may be."""
+        if name in self.may_be_statement:
+            self.may_be_portal.add(portal)
+        else:
+            self.may_be_portal.discard(portal)
+
+        def note() -> None:
+            statement = self._statements.get(name)
+            if statement is None:
+                self._forget_portal(portal)
+            else:
+                self._portals[portal] = _Portal(statement, messages.decode_bind(raw))
+
+        return _Noted(Kind.BIND, note)
+
+    def ready(self) -> None:
+        """The hub is ready for the next statement: portals end with their transaction."""
+        if self._conversation.status == ord("I"):
+            self._portals.clear()
+        if self._conversation.idle:
+            self.may_be_portal = set(self._portals)
+            self.may_be_statement = set(self._statements)
+
+    def cancel(self) -> bool:
+        """Cancel what the federation is doing for the client. False: it is doing nothing."""
+        head = self._conversation.head
+        if not self._asking or (head is not None and head.passes):
+            return False
+        self._cancelled = True
+        if self._inner is not None:
+            self._inner.cancel()
+        return True
+
+    def _forget(self, name: bytes) -> None:
+        self._statements.pop(name, None)
+
+    def _forget_portal(self, name: bytes) -> None:
+        self._portals.pop(name, None)
+
+    def _forget_replaced(self, name: bytes) -> None:
+        self._forget_portal(name)
+        self.may_be_portal.discard(name)
+
+    # --- the extended protocol ----------------------------------------------------------------
+
+    async def parse(self, raw: bytes, parse: Parse) -> None:
+        """Parse a statement that may be ours."""
+        async with _Reported(self, "parse"):
+            text = self._decode(parse.query)
+            prepared = None
+            if text is not None:
+                link = SessionLink(self._channel, text)
+                prepared = await self._ask(self._federation.prepare(text, link, parse.oids))
+                await self._prune(link)
+            if prepared is None:
+                self._channel.request(self.other_parse(parse.name), raw)
+            else:
+                self._guard(parse, prepared)
+
+    def _guard(self, parse: Parse, prepared: Prepared) -> None:
+        described = Step(Kind.DESCRIBE_STATEMENT)
+        statement = _Statement(prepared, self._guard_text(prepared), described)
+
+        def note() -> None:
+            self._statements[parse.name] = statement
+
+        self.may_be_statement.add(parse.name)
+        self._channel.request(
+            _Noted(Kind.PARSE, note, ours=True),
+            messages.encode_parse(parse.name, statement.guard, parse.oids),
+        )
+        self._channel.request(described, messages.encode_describe(b"S", parse.name))
+
+    async def execute(self, raw: bytes, name: bytes) -> None:
+        """Execute a portal that may be ours."""
+        async with _Reported(self, "extended") as log_line:
+            link = SessionLink(self._channel)
+            found = await link.query(_IDENTIFY, (Parameter(_TEXT_OID, 0, name),))
+            portal = self._portals.get(name)
+            if portal is None or not found or found[0][0] != portal.statement.guard:
+                self._channel.request(Expected(Kind.EXECUTE), raw)
+                return
+            _require_safe(found[0][1])
+            parameters = portal.parameters()
+            execution = await self._ask(
+                self._federation.execute(portal.statement.prepared, link, parameters)
+            )
+            sent = parameters if execution.client_parameters else []
+            outcome = await self._replace(name, execution, sent, portal)
+            if outcome == SUCCEEDED:
+                self._channel.request(_Answer(log_line), raw)
+            else:
+                log_line.write(outcome)
+
+    async def _replace(
+        self, name: bytes, execution: Execution, sent: list[Parameter], portal: _Portal
+    ) -> str:
+        """Put a portal that evaluates the answer where the guard's was; return the SQLSTATE."""
+        self._forget_replaced(name)
+        self._bind(name, execution, sent, portal.bind.result_formats)
+        settled = _awaited()
+        described = Step(Kind.DESCRIBE_PORTAL, settled=settled)
+        self._channel.request(described, messages.encode_describe(b"P", name))
+        self._channel.flush()
+        outcome = await settled
+        if outcome != SUCCEEDED:
+            return outcome
+        if _columns(described) != portal.statement.columns:
+            raise FeatureNotSupported(
+                "cached plan must not change result type",
+                hint="prepare the statement again",
+            )
+        self._go()
+        return outcome
+
+    def _bind(
+        self,
+        portal: bytes,
+        execution: Execution,
+        sent: Sequence[Parameter],
+        result_formats: Sequence[int],
+    ) -> None:
+        parameters = [*sent, *execution.parameters]
+        bind = messages.encode_bind(portal, _NAME, parameters, result_formats)
+        oids = [parameter.oid for parameter in parameters]
+        self._step(Kind.CLOSE, messages.encode_close(b"P", portal))
+        self._step(Kind.CLOSE, messages.encode_close(b"S", _NAME))
+        self._step(Kind.PARSE, messages.encode_parse(_NAME, execution.sql.encode(), oids))
+        self._step(Kind.BIND, *bind, shows=b"N")
+        self._step(Kind.CLOSE, messages.encode_close(b"S", _NAME))
+
+    # --- the simple protocol ------------------------------------------------------------------
+
+    async def query(self, raw: bytes, query: bytes) -> None:
+        """Run a query string that may hold a statement of ours.
+
+        A string that does is run as one pipeline, which is what the hub makes of a query string
+        too: one implicit transaction, ended by the first error or at the end.
+        """
+        text = self._decode(query)
+        pieces = None if text is None else self._federation.split(text)
+        if text is None or pieces is None or not any(piece.suspect for piece in pieces):
+            self._channel.request(Expected(Kind.QUERY), raw)
+            return
+        if self._conversation.open_pipeline and not await self._in_step():
+            return  # an earlier message failed: the hub discards the query, and so do we
+        if await self._pieces(raw, text, pieces):
+            self._channel.request(Expected(Kind.SYNC), messages.SYNC)
+
+    async def _in_step(self) -> bool:
+        """Tell whether the hub has accepted everything sent so far."""
+        settled = _awaited()
+        self._step(Kind.CLOSE, messages.encode_close(b"S", _NAME), settled=settled)
+        self._channel.flush()
+        return await settled == SUCCEEDED
+
+    async def _pieces(self, raw: bytes, text: str, pieces: Sequence[Piece]) -> bool:
+        """Run statement after statement until one fails. False: the hub got the query as it is."""
+        alone = len(pieces) == 1 and not self._conversation.open_pipeline
+        begin = 0
+        for piece in pieces:
+            shift = max(text.find(piece.text, begin), 0)
+            begin = shift + len(piece.text)
+            succeeded = False
+            async with _Reported(self, "simple", shift) as log_line:
+                link = SessionLink(self._channel, piece.text, shift)
+                prepared = None
+                if piece.suspect:
+                    prepared = await self._ask(self._federation.prepare(piece.text, link))
+                if prepared is None and alone:
+                    self._pass_through(raw)
+                    return False
+                if piece is pieces[0]:
+                    # A Query destroys the unnamed statement and portal.
+                    self._step(Kind.CLOSE, messages.encode_close(b"S", b""))
+                    self._step(Kind.CLOSE, messages.encode_close(b"P", b""))
+                if prepared is None:
+                    succeeded = await self._plain_piece(piece.text, shift)
+                else:
+                    succeeded = await self._own_piece(prepared, link, log_line)
+            if not succeeded:
+                break
+        return True
+
+    def _pass_through(self, raw: bytes) -> None:
+        """Give the hub a query that turned out not to be ours, in the state it expects."""
+        if self._conversation.open_pipeline:
+            # End the implicit transaction of the proxy's own questions: `BEGIN ISOLATION LEVEL …`
+            # and VACUUM must be the first in theirs.
+            self._step(Kind.SYNC, messages.SYNC)
+        self._channel.request(Expected(Kind.QUERY), raw)
+
+    async def _plain_piece(self, text: str, shift: int) -> bool:
+        """Run a statement of the hub's in a batch."""
+        self._go()
+        self._step(Kind.CLOSE, messages.encode_close(b"S", _NAME))
+        self._step(Kind.PARSE, messages.encode_parse(_NAME, text.encode()), shows=b"N", shift=shift)
+        self._step(Kind.BIND, *messages.encode_bind(_NAME, _NAME), shows=b"N", shift=shift)
+        return await self._run_own_portal(None, shift)
+
+    async def _own_piece(self, prepared: Prepared, link: SessionLink, log_line: _LogLine) -> bool:
+        """Run a statement of ours in a batch."""
+        settled = _awaited()
+        self._step(Kind.CLOSE, messages.encode_close(b"S", _NAME))
+        self._step(Kind.PARSE, messages.encode_parse(_NAME, self._guard_text(prepared)))
+        self._step(Kind.BIND, *messages.encode_bind(_NAME, _NAME), settled=settled)
+        self._channel.flush()
+        if (outcome := await settled) != SUCCEEDED:
+            log_line.write(outcome)
+            return False
+        _require_safe((await link.query(_ENCODING))[0][0])
+        execution = await self._ask(self._federation.execute(prepared, link, ()))
+        self._bind(_NAME, execution, (), ())
+        self._go()
+        return await self._run_own_portal(log_line, None)
+
+    async def _run_own_portal(self, log_line: _LogLine | None, shift: int | None) -> bool:
+        settled = _awaited()
+        self._step(
+            Kind.DESCRIBE_PORTAL, messages.encode_describe(b"P", _NAME), shows=b"TN", shift=shift
+        )
+        self._channel.request(
+            _Answer(log_line, shift=shift, settled=settled), messages.encode_execute(_NAME)
+        )
+        self._channel.flush()
+        if await settled != SUCCEEDED:
+            return False
+        # Only now: a hub that reads the rows of a COPY takes no other message.
+        self._step(Kind.CLOSE, messages.encode_close(b"P", _NAME))
+        self._step(Kind.CLOSE, messages.encode_close(b"S", _NAME))
+        return True
+
+    # --- common ---------------------------------------------------------------------------------
+
+    def _step(
+        self,
+        kind: Kind,
+        *parts: bytes,
+        shows: bytes = b"",
+        shift: int | None = None,
+        settled: asyncio.Future[str] | None = None,
+    ) -> None:
+        self._channel.request(Step(kind, shows=shows, shift=shift, settled=settled), *parts)
+
+    def _guard_text(self, prepared: Prepared) -> bytes:
+        return f"/* oar {next(self._numbers)} */ {prepared.guard_sql}".encode()
+
+    def _decode(self, query: bytes) -> str | None:
+        """Return the text of a query string, None when the hub has to judge its encoding."""
+        try:
+            return query.decode()
+        except UnicodeDecodeError:
+            return None
+
+    async def _ask(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await the federation; a CancelRequest meanwhile becomes :class:`QueryCanceled`."""
+        self._inner = asyncio.create_task(work)
+        if self._cancelled:
+            self._inner.cancel()
+        try:
+            answer: T = await self._inner
+        except asyncio.CancelledError:
+            if not self._cancelled:
+                raise
+            raise _cancelled() from None
+        finally:
+            self._inner = None
+        if self._conversation.withheld is not None:
+            raise HubRejected(b"")
+        return answer
+
+    def _go(self) -> None:
+        """From here on the hub works for the client: a CancelRequest is for the hub."""
+        if self._cancelled:
+            raise _cancelled()
+        self._asking = False
+
+    async def _prune(self, link: SessionLink) -> None:
+        if len(self._statements) <= _PRUNE_AT:
+            return
+        alive = {row[0] for row in await link.query(_STATEMENTS)} | {b""}
+        self._statements = {n: s for n, s in self._statements.items() if n in alive}
+
+    def begin(self, protocol: str) -> _LogLine:
+        """Start work for the client that a CancelRequest may end."""
+        self._asking, self._cancelled = True, False
+        return _LogLine(protocol, self.pid)
+
+    def end(self) -> None:
+        """The work is over, however it ended."""
+        self._asking = self._cancelled = False
+
+    def report(self, error: OarError | HubRejected, shift: int = 0) -> str:
+        """Let the client know an error and the hub's transaction fail; return its SQLSTATE."""
+        withheld, self._conversation.withheld = self._conversation.withheld, None
+        if isinstance(error, HubRejected):
+            response = error.response or withheld
+            if response is None:
+                return _ABORTED_TRANSACTION
+            self._channel.tell(response)
+            return messages.sqlstate(response)
+        response = messages.error_response(error, shift=shift)
+        if withheld is not None:
+            self._channel.tell(response)
+        else:
+            self._channel.request(_Failure(response), messages.encode_parse(_NAME, _FAILING))
+            self._channel.flush()
+        return error.sqlstate
+
+
+class _Reported:
+    """Work of one statement: whatever it raises is what the client is told."""
+
+    def __init__(self, federated: Federated, protocol: str, shift: int = 0) -> None:
+        self._federated = federated
+        self._protocol = protocol
+        self._shift = shift
+
+    async def __aenter__(self) -> _LogLine:
+        self._line = self._federated.begin(self._protocol)
+        return self._line
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: Any
+    ) -> bool:
+        self._federated.end()
+        if error is None or not isinstance(error, Exception):
+            return False
+        if not isinstance(error, OarError | HubRejected):
+            # The message of an unexpected exception may quote a row: only where it was raised.
+            where = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(trace)]
+            _log.error("internal error", error=type(error).__name__, where=where)
+            error = InternalError(
+                "internal error: the statement was not executed",
+                hint="the proxy's log says where it happened",
+            )
+        self._line.write(self._federated.report(error, self._shift))
+        return True
+
+
+def _awaited() -> asyncio.Future[str]:
+    return asyncio.get_running_loop().create_future()
+
+
+def _require_safe(encoding: bytes | None) -> None:
+    if encoding not in SAFE_ENCODINGS:
+        raise FeatureNotSupported(
+            "statement over owners' tables not run: client_encoding is not UTF8",
+            hint="SET client_encoding TO 'UTF8'",
+        )
+
+
+def _cancelled() -> QueryCanceled:
+    return QueryCanceled("canceling statement due to user request")

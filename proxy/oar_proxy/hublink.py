@@ -1,0 +1,241 @@
+"""The proxy's own requests on a client's hub connection, in order with the client's.
+
+All of them are extended-query messages under names no client uses, closed again at once, and
+never followed by a Sync: that would commit what the client has under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from oar_adapters.interface import Cell
+
+from oar_proxy.federation import HubRejected, Parameter
+from oar_proxy.wire import messages
+from oar_proxy.wire.conversation import Conversation, Expected, Kind
+
+_NAME: Final = b"oar:link"
+"""Statement and portal of the proxy's questions."""
+
+
+class HubChannel:
+    """Where requests to the hub are written and what the client is told, with their order."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        to_hub: Callable[[Sequence[bytes]], None],
+        to_client: Callable[[bytes], None],
+    ) -> None:
+        self.conversation = conversation
+        self._to_hub = to_hub
+        self._to_client = to_client
+
+    def request(self, expected: Expected, *parts: bytes) -> None:
+        """Send one message that the hub answers."""
+        self._to_hub(parts)
+        self.conversation.sent(expected)
+
+    def flush(self) -> None:
+        """Make the hub send what it has answered so far."""
+        self._to_hub((messages.FLUSH,))
+
+    def tell(self, message: bytes) -> None:
+        """Give the client a message of ours, after the answers to all that was sent before."""
+        if now := self.conversation.interject(message):
+            self._to_client(now)
+
+
+SUCCEEDED: Final = "00000"
+"""What a settled request yields when nothing went wrong, otherwise the error's SQLSTATE."""
+
+_SKIPPED: Final = "25P02"
+
+
+class Settling(Expected):
+    """A request whose outcome is awaited, as the SQLSTATE it ended with."""
+
+    __slots__ = ("_settled", "_shift")
+
+    def __init__(
+        self,
+        kind: Kind,
+        *,
+        shift: int | None = None,
+        settled: asyncio.Future[str] | None = None,
+    ) -> None:
+        """Take ``shift``, which moves an error's position from our text to the client's.
+
+        None: there is no correspondence, the position is dropped.
+        """
+        super().__init__(kind)
+        self._shift = shift
+        self._settled = settled
+
+    def done(self, message: bytes) -> None:  # noqa: ARG002
+        self._settle(SUCCEEDED)
+
+    def failed(self, response: bytes) -> bytes | None:
+        self._settle(messages.sqlstate(response))
+        return messages.with_position(response, self._shift)
+
+    def skipped(self) -> bytes | None:
+        self._settle(_SKIPPED)
+        return None
+
+    def _settle(self, outcome: str) -> None:
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(outcome)
+
+
+class Step(Settling):
+    """A request of ours on the client's behalf: errors reach the client, completion does not.
+
+    ``shows`` are the messages the client does get. ``rows`` and ``parameters`` are the
+    RowDescription and ParameterDescription of the answer.
+    """
+
+    __slots__ = ("_shows", "parameters", "rows")
+    passes = False
+
+    def __init__(
+        self,
+        kind: Kind,
+        *,
+        shows: bytes = b"",
+        shift: int | None = None,
+        settled: asyncio.Future[str] | None = None,
+    ) -> None:
+        super().__init__(kind, shift=shift, settled=settled)
+        self._shows = shows
+        self.rows: bytes | None = None
+        self.parameters: bytes | None = None
+
+    def message(self, code: int, message: bytes) -> bytes | None:
+        match chr(code):
+            case "T":
+                self.rows = message
+            case "t":
+                self.parameters = message
+        return message if code in self._shows else None
+
+
+class _Exchange:
+    """One question of the proxy: several requests that stand or fall together."""
+
+    def __init__(self, shift: int | None) -> None:
+        self.rows: list[tuple[Cell, ...]] = []
+        self.parameter_oids: tuple[int, ...] = ()
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._shift = shift
+
+    def reject(self, response: bytes) -> None:
+        if not self.answered.done():
+            if response:
+                response = messages.with_position(response, self._shift)
+            self.answered.set_exception(HubRejected(response))
+
+    def finish(self) -> None:
+        if not self.answered.done():
+            self.answered.set_result(None)
+
+
+class _Question(Expected):
+    """One request of an exchange: the client sees nothing of it, not even its failure."""
+
+    __slots__ = ("_exchange", "_last")
+    passes = False
+
+    def __init__(self, kind: Kind, exchange: _Exchange, *, last: bool = False) -> None:
+        super().__init__(kind)
+        self._exchange = exchange
+        self._last = last
+
+    def message(self, code: int, message: bytes) -> bytes | None:
+        match chr(code):
+            case "D":
+                self._exchange.rows.append(messages.decode_data_row(message))
+            case "t":
+                self._exchange.parameter_oids = messages.decode_parameter_description(message)
+        return None
+
+    def done(self, message: bytes) -> None:  # noqa: ARG002
+        if self._last:
+            self._exchange.finish()
+
+    def failed(self, response: bytes) -> bytes | None:
+        self._exchange.reject(response)
+        return None
+
+    def skipped(self) -> bytes | None:
+        self._exchange.reject(b"")
+        return None
+
+
+class SessionLink:
+    """The :class:`~oar_proxy.federation.HubLink` of one statement.
+
+    ``text`` is the client's statement; ``shift`` is where it stands in what the client sent, in
+    characters. An error about exactly that text keeps its position.
+    """
+
+    def __init__(self, channel: HubChannel, text: str = "", shift: int = 0) -> None:
+        self._channel = channel
+        self._text = text
+        self._shift = shift
+
+    async def query(self, sql: str, parameters: Sequence[Parameter] = ()) -> list[tuple[Cell, ...]]:
+        """Run one statement in the client's session; the rows come as text cells."""
+        exchange = self._exchange(sql)
+        self._parse(exchange, sql, [parameter.oid for parameter in parameters])
+        self._ask(exchange, Kind.BIND, *messages.encode_bind(_NAME, _NAME, parameters))
+        self._ask(exchange, Kind.EXECUTE, messages.encode_execute(_NAME))
+        self._close(exchange)
+        await self._answer(exchange)
+        return exchange.rows
+
+    async def check(self, sql: str, parameter_oids: Sequence[int] = ()) -> tuple[int, ...]:
+        """Parse and Bind without executing; returns the types of the parameters."""
+        exchange = self._exchange(sql)
+        self._parse(exchange, sql, parameter_oids)
+        oids: tuple[int, ...] = ()
+        if "$" in sql or parameter_oids:
+            # How many NULLs to bind is known once the hub has said how many parameters there are.
+            self._ask(
+                exchange, Kind.DESCRIBE_STATEMENT, messages.encode_describe(b"S", _NAME), last=True
+            )
+            await self._answer(exchange)
+            oids = exchange.parameter_oids
+            exchange = self._exchange(sql)
+        nulls = [Parameter(oid, 0, None) for oid in oids]
+        self._ask(exchange, Kind.BIND, *messages.encode_bind(_NAME, _NAME, nulls))
+        self._close(exchange)
+        await self._answer(exchange)
+        return oids
+
+    def notice(self, message: str, *, detail: str | None = None) -> None:
+        """Send the client a NOTICE, after the answers to its earlier statements."""
+        self._channel.tell(messages.notice_response(message, detail))
+
+    def _exchange(self, sql: str) -> _Exchange:
+        return _Exchange(self._shift if sql == self._text else None)
+
+    def _parse(self, exchange: _Exchange, sql: str, oids: Sequence[int]) -> None:
+        if self._channel.conversation.skipping:
+            raise HubRejected(b"")
+        # A failed exchange may have left its statement behind: close before as well as after.
+        self._ask(exchange, Kind.CLOSE, messages.encode_close(b"S", _NAME))
+        self._ask(exchange, Kind.PARSE, messages.encode_parse(_NAME, sql.encode(), oids))
+
+    def _close(self, exchange: _Exchange) -> None:
+        self._ask(exchange, Kind.CLOSE, messages.encode_close(b"P", _NAME))
+        self._ask(exchange, Kind.CLOSE, messages.encode_close(b"S", _NAME), last=True)
+
+    def _ask(self, exchange: _Exchange, kind: Kind, *parts: bytes, last: bool = False) -> None:
+        self._channel.request(_Question(kind, exchange, last=last), *parts)
+
+    async def _answer(self, exchange: _Exchange) -> None:
+        self._channel.flush()
+        await exchange.answered

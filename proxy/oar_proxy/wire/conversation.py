@@ -1,0 +1,339 @@
+"""Which answer of the hub belongs to which request, and where it goes.
+
+A session appends an :class:`Expected` for every message it sends to the hub and the hub answers;
+:meth:`Conversation.receive` walks the hub's bytes, gives each message to the request at the head
+of the queue and returns what the client gets. Rows for the client are only stepped over: a chunk
+of nothing but those leaves as it came.
+
+The rules are those of the message flow chapter (54.2): an error in an extended-query message
+makes the hub discard everything up to the next Sync; a Query, Sync or FunctionCall is always
+closed by ReadyForQuery; while rows are copied in, Sync and Flush are ignored.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from oar_proxy.errors import OarError
+from oar_proxy.wire import messages
+from oar_proxy.wire.messages import HEADER
+
+
+class Kind(enum.Enum):
+    """What was sent. The value: messages that may answer it, and those that complete it."""
+
+    STARTUP = ("startup", b"RKvZ", b"Z")
+    PARSE = ("parse", b"1", b"1")
+    BIND = ("bind", b"2", b"2")
+    CLOSE = ("close", b"3", b"3")
+    DESCRIBE_STATEMENT = ("describe statement", b"tTn", b"Tn")
+    DESCRIBE_PORTAL = ("describe portal", b"Tn", b"Tn")
+    EXECUTE = ("execute", b"DCIsGHdc", b"CIs")
+    SYNC = ("sync", b"Z", b"Z")
+    QUERY = ("query", b"TDCIGHdcZ", b"Z")
+    FUNCTION = ("function call", b"VZ", b"Z")
+    COPY_END = ("copy end", b"", b"")
+    INTERJECTION = ("interjection", b"", b"")
+
+    def __init__(self, label: str, answers: bytes, completed_by: bytes) -> None:
+        self.label = label
+        self.answers = answers
+        self.completed_by = completed_by
+
+
+_UNANSWERED: Final = (Kind.COPY_END, Kind.INTERJECTION)
+_READY_FOR_QUERY_FOLLOWS: Final = (Kind.STARTUP, Kind.SYNC, Kind.QUERY, Kind.FUNCTION)
+
+_DATA_ROW: Final = ord("D")
+_COPY_DATA: Final = ord("d")
+_ERROR: Final = ord("E")
+_NOTICE: Final = ord("N")
+_PARAMETER_STATUS: Final = ord("S")
+_NOTIFICATION: Final = ord("A")
+_READY: Final = ord("Z")
+_COPY_IN: Final = ord("G")
+
+
+class Expected:
+    """A request the hub will answer. This class: the client gets the answer as it is.
+
+    Subclasses with ``passes`` false are given each message; the hooks are called in the order
+    of the hub's answers, exactly one of ``done``, ``failed`` and ``skipped`` a request.
+    """
+
+    __slots__ = ("kind",)
+    passes = True
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+
+    def message(self, code: int, message: bytes) -> bytes | None:  # noqa: ARG002
+        """Return what the client gets of one message of the answer."""
+        return message
+
+    def done(self, message: bytes) -> None:
+        """The last message of the answer has come."""
+
+    def failed(self, response: bytes) -> bytes | None:
+        """The hub reported an error. Return what the client gets; None withholds it."""
+        return response
+
+    def skipped(self) -> bytes | None:
+        """The hub discards the request: an earlier one of its pipeline failed.
+
+        Return what the client gets in place of an error that was withheld from it.
+        """
+        return None
+
+
+class Interjection(Expected):
+    """Bytes of ours for the client, placed after the answers to all that was sent before."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(Kind.INTERJECTION)
+        self.content = content
+
+
+_COPY_END_MARK: Final = Expected(Kind.COPY_END)
+
+
+class HubConfused(OarError):
+    """The hub sent what does not answer anything: the two sides no longer agree."""
+
+    sqlstate = "XX000"
+
+
+class Conversation:
+    """The requests under way on one hub connection.
+
+    ``skipping``: the hub discards what it is sent until a Sync. ``open_pipeline``: extended-query
+    messages were sent that no Sync has ended. ``copying``: the hub reads CopyData. ``status``: the
+    transaction status of the last ReadyForQuery. ``withheld``: an ErrorResponse that ended a
+    pipeline and that the client has not been given.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_authentication: Callable[[bytes], bytes],
+        on_key: Callable[[bytes], None],
+        on_copy_in: Callable[[], None],
+        on_ready: Callable[[], None],
+    ) -> None:
+        self.skipping = False
+        self.open_pipeline = False
+        self.copying = False
+        self.status = ord("I")
+        self.withheld: bytes | None = None
+        self.fatal = False
+        self._queue: deque[Expected] = deque()
+        self._passing = 0
+        self._partial = bytearray()
+        self._needed = 0
+        self._on_authentication = on_authentication
+        self._on_key = on_key
+        self._on_copy_in = on_copy_in
+        self._on_ready = on_ready
+
+    # --- what is sent ---------------------------------------------------------------------
+
+    @property
+    def head(self) -> Expected | None:
+        """The request the hub is working on."""
+        return self._queue[0] if self._queue else None
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is awaited from the hub."""
+        return not self._queue
+
+    def sent(self, expected: Expected) -> None:
+        """Note a request that has just been sent to the hub."""
+        if expected.kind in _READY_FOR_QUERY_FOLLOWS:
+            if self.copying:
+                return  # 54.2.7: ignored by the hub while it reads CopyData
+            if not self.skipping or expected.kind is Kind.SYNC:
+                self.open_pipeline = False
+        else:
+            self.open_pipeline = True
+        if self.skipping:
+            if expected.kind is not Kind.SYNC:
+                expected.skipped()
+                return
+            self.skipping = False
+        self._queue.append(expected)
+
+    def sent_copy_end(self) -> None:
+        """Note that CopyDone or CopyFail was sent. The hub ignores one it does not wait for."""
+        if self.copying:
+            self.copying = False
+        elif self._queue:
+            self._queue.append(_COPY_END_MARK)
+
+    def interject(self, content: bytes) -> bytes:
+        """Place bytes for the client behind all awaited answers; return them if that is now."""
+        if not self._queue:
+            return content
+        self._queue.append(Interjection(content))
+        return b""
+
+    def abandon(self) -> None:
+        """The hub connection is gone: nothing awaited will come."""
+        while self._queue:
+            self._queue.popleft().skipped()
+
+    # --- what is received -------------------------------------------------------------------
+
+    def receive(self, chunk: bytes) -> list[bytes]:
+        """Take bytes from the hub; return those for the client. Raises :class:`HubConfused`."""
+        if self._passing >= len(chunk):
+            self._passing -= len(chunk)
+            return [chunk]
+        if self._partial:
+            self._partial += chunk
+            if len(self._partial) < self._needed:
+                return []
+            chunk = bytes(self._partial)
+            self._partial.clear()
+        return self._walk(chunk)
+
+    def _walk(self, chunk: bytes) -> list[bytes]:
+        """Step over the messages of a chunk; gather the stretches that go to the client as is."""
+        out: list[bytes] = []
+        start, at, end = 0, self._passing, len(chunk)
+        last_header = end - HEADER.size
+        needed = HEADER.size
+        while at <= last_header:
+            code, length = HEADER.unpack_from(chunk, at)
+            if self._row_passes(code):
+                at = _after_rows(chunk, at, last_header)
+                continue
+            after = at + 1 + length
+            if after > end:
+                needed = after - at
+                break
+            message = chunk[at:after]
+            given = self._message(code, message)
+            if given is not message:  # hidden, replaced, or followed by something of ours
+                out += (chunk[start:at], given or b"")
+                start = after
+            at = after
+        self._passing = max(at - end, 0)  # of a row whose rest is still to come
+        self._partial += chunk[at:]
+        self._needed = needed
+        out.append(chunk if start == 0 and at >= end else chunk[start:at])
+        return [part for part in out if part]
+
+    def _row_passes(self, code: int) -> bool:
+        if code not in (_DATA_ROW, _COPY_DATA):
+            return False
+        head = self.head
+        return head is not None and head.passes and code in head.kind.answers
+
+    def _message(self, code: int, message: bytes) -> bytes | None:
+        """Return what the client gets of a message: itself (the same object), else, or None."""
+        if code == _ERROR:
+            return self._error(message)
+        head = self._queue[0] if self._queue else None
+        if code == _NOTICE:
+            return message if head is None or head.passes else head.message(code, message)
+        if code in (_PARAMETER_STATUS, _NOTIFICATION):
+            return message
+        if head is None or code not in head.kind.answers:
+            return self._unexpected(code, head, message)
+        return self._answer(head, code, message)
+
+    def _answer(self, head: Expected, code: int, message: bytes) -> bytes | None:
+        given: bytes | None = message
+        if head.kind is Kind.STARTUP:
+            given = self._startup(code, message)
+        elif code == _COPY_IN:
+            self._copy_in()
+        if not head.passes:
+            given = head.message(code, message)
+        if code not in head.kind.completed_by:
+            return given
+        if head.kind is Kind.EXECUTE or code == _READY:
+            self.copying = False
+        self._queue.popleft()
+        if code == _READY:
+            self.status = message[HEADER.size]
+            self._on_ready()
+        head.done(message)
+        extra = self._due_interjections()
+        return (given or b"") + extra if extra else given
+
+    def _unexpected(self, code: int, head: Expected | None, message: bytes) -> bytes:
+        """Nobody waits for this message.
+
+        One case is legal: after a failed copy the hub answers each Sync it had not yet read while
+        copying, which from here cannot be told from one it had ignored.
+        """
+        if code == _READY and head is None:
+            self.status = message[HEADER.size]
+            self.skipping = False
+            return message
+        waiting = "nothing" if head is None else f"a {head.kind.label}"
+        raise HubConfused(f"unexpected message from the hub: type {code:#04x} for {waiting}")
+
+    def _startup(self, code: int, message: bytes) -> bytes:
+        if code == ord("R"):
+            return self._on_authentication(message)
+        if code == ord("K"):
+            self._on_key(message)
+        return message
+
+    def _error(self, message: bytes) -> bytes | None:
+        self.fatal = messages.decode_fields(message).get("V") in (b"FATAL", b"PANIC")
+        if not self._queue or self.fatal:
+            return message
+        self.copying = False
+        head = self._queue[0]
+        if head.kind in _READY_FOR_QUERY_FOLLOWS:
+            return head.failed(message)
+        self._queue.popleft()
+        given = head.failed(message)
+        while self._queue and self._queue[0].kind is not Kind.SYNC:
+            instead = self._queue.popleft().skipped()
+            given = instead if given is None else given
+        if given is None:
+            self.withheld = message
+        self.skipping = not self._queue
+        return given
+
+    def _copy_in(self) -> None:
+        """Rows are read from here on: forget each Sync sent before the end of the rows."""
+        waiting = list(self._queue)
+        before = next((i for i, e in enumerate(waiting) if e.kind is Kind.COPY_END), None)
+        ended = before is not None
+        self.copying = not ended
+        kept = [e for e in waiting[1:before] if e.kind not in (Kind.SYNC,)]
+        rest = waiting[before + 1 :] if before is not None else []
+        self._queue = deque([waiting[0], *kept, *rest])
+        self._on_copy_in()
+
+    def _due_interjections(self) -> bytes:
+        """Return what the client may be told now that the head of the queue has gone."""
+        due = b""
+        while self._queue and self._queue[0].kind in _UNANSWERED:
+            entry = self._queue.popleft()
+            if isinstance(entry, Interjection):
+                due += entry.content
+        return due
+
+
+def _after_rows(chunk: bytes, at: int, last_header: int) -> int:
+    """Step over a run of DataRow or CopyData messages: the loop that bulk results are spent in."""
+    unpack = HEADER.unpack_from
+    kind = chunk[at]
+    while at <= last_header:
+        code, length = unpack(chunk, at)
+        if code != kind:
+            break
+        at += length + 1
+    return at

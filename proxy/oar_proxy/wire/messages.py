@@ -1,0 +1,377 @@
+"""Single protocol messages: what a session reads from them and the ones it writes itself.
+
+A decoder takes the whole message, type byte and length included, and raises
+:class:`~oar_proxy.errors.ProtocolViolation` for every body that is not exactly what its type
+prescribes. Encoders return whole messages.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from oar_adapters.interface import Cell
+
+from oar_proxy.errors import LimitExceeded, OarError, ProtocolViolation
+from oar_proxy.federation import Parameter
+
+HEADER: Final = struct.Struct("!BI")
+"""Type byte and length; the length counts itself but not the type byte."""
+
+_INT16: Final = struct.Struct("!H")
+_INT32: Final = struct.Struct("!I")
+_SIGNED: Final = struct.Struct("!i")
+_FIELD: Final = struct.Struct("!IHIhiH")
+
+SMALL_MESSAGE: Final = 10_000
+"""Bytes a message may have that carries names only: PostgreSQL's ``PQ_SMALL_MESSAGE_LIMIT``."""
+
+LARGEST_MESSAGE: Final = 0x3FFFFFFF
+"""Bytes of the largest message PostgreSQL reads (``MaxAllocSize``)."""
+
+LARGE_CLIENT_MESSAGES: Final = b"QPBFd"
+SMALL_CLIENT_MESSAGES: Final = b"CDEHSXcf"
+
+SYNC: Final = b"S\0\0\0\4"
+FLUSH: Final = b"H\0\0\0\4"
+TERMINATE: Final = b"X\0\0\0\4"
+
+# Authentication requests (message 'R') that a relay has to recognise.
+AUTHENTICATION_OK: Final = 0
+AUTHENTICATION_SASL: Final = 10
+
+
+class _Body:
+    """Reads a message body front to back."""
+
+    __slots__ = ("_at", "_content")
+
+    def __init__(self, message: bytes) -> None:
+        self._content = message
+        self._at = HEADER.size
+        if len(message) < HEADER.size or HEADER.unpack_from(message)[1] + 1 != len(message):
+            raise ProtocolViolation("invalid message: its length is not what it says")
+
+    def string(self) -> bytes:
+        end = self._content.find(b"\0", self._at)
+        if end < 0:
+            raise ProtocolViolation("invalid string in message: no terminator")
+        value = self._content[self._at : end]
+        self._at = end + 1
+        return value
+
+    def take(self, size: int) -> bytes:
+        end = self._at + size
+        if end > len(self._content):
+            raise ProtocolViolation("insufficient data left in message")
+        value = self._content[self._at : end]
+        self._at = end
+        return value
+
+    def int16(self) -> int:
+        value: int = _INT16.unpack(self.take(2))[0]
+        return value
+
+    def int32(self) -> int:
+        value: int = _INT32.unpack(self.take(4))[0]
+        return value
+
+    def cell(self) -> Cell:
+        size: int = _SIGNED.unpack(self.take(4))[0]
+        if size == -1:
+            return None
+        if size < 0:
+            raise ProtocolViolation("invalid value length in message")
+        return self.take(size)
+
+    def formats(self) -> tuple[int, ...]:
+        codes = tuple(self.int16() for _ in range(self.int16()))
+        if any(code not in (0, 1) for code in codes):
+            raise ProtocolViolation("unsupported format code")
+        return codes
+
+    def end(self) -> None:
+        if self._at != len(self._content):
+            raise ProtocolViolation("invalid message format: bytes left over")
+
+
+# --- what clients send --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Parse:
+    """A statement, its name (empty: the unnamed one) and the types the client declares."""
+
+    name: bytes
+    query: bytes = field(repr=False)
+    oids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A portal made of a statement and values. Formats as they came: none, one, or one each."""
+
+    portal: bytes
+    statement: bytes
+    formats: tuple[int, ...]
+    values: tuple[Cell, ...] = field(repr=False)
+    result_formats: tuple[int, ...]
+
+    def value_formats(self) -> tuple[int, ...]:
+        """One format per value: no code means text, a single code stands for all."""
+        if len(self.formats) == len(self.values):
+            return self.formats
+        if not self.formats:
+            return (0,) * len(self.values)
+        if len(self.formats) == 1:
+            return self.formats * len(self.values)
+        raise ProtocolViolation("bind message has another number of formats than of values")
+
+
+def decode_query(message: bytes) -> bytes:
+    """Return the text of a Query message."""
+    body = _Body(message)
+    text = body.string()
+    body.end()
+    return text
+
+
+def decode_parse(message: bytes) -> Parse:
+    """Read a Parse message."""
+    body = _Body(message)
+    name, query = body.string(), body.string()
+    oids = tuple(body.int32() for _ in range(body.int16()))
+    body.end()
+    return Parse(name, query, oids)
+
+
+def decode_bind(message: bytes) -> Bind:
+    """Read a Bind message."""
+    body = _Body(message)
+    portal, statement = body.string(), body.string()
+    formats = body.formats()
+    values = tuple(body.cell() for _ in range(body.int16()))
+    result_formats = body.formats()
+    body.end()
+    return Bind(portal, statement, formats, values, result_formats)
+
+
+def bind_names(message: bytes) -> tuple[bytes, bytes]:
+    """Return portal and statement of a Bind message without reading its values."""
+    body = _Body(message)
+    return body.string(), body.string()
+
+
+def decode_execute(message: bytes) -> tuple[bytes, int]:
+    """Return the portal and the greatest number of rows (0: all) of an Execute message."""
+    body = _Body(message)
+    portal, rows = body.string(), body.int32()
+    body.end()
+    return portal, rows
+
+
+def decode_target(message: bytes) -> tuple[int, bytes]:
+    """Return what a Describe or Close message names: ``S`` or ``P`` (its code), and the name."""
+    body = _Body(message)
+    kind, name = body.take(1)[0], body.string()
+    body.end()
+    if kind not in b"SP":
+        raise ProtocolViolation("invalid describe or close subtype")
+    return kind, name
+
+
+# --- what the hub sends --------------------------------------------------------------------
+
+
+def decode_parameter_description(message: bytes) -> tuple[int, ...]:
+    """Return the type of each parameter."""
+    body = _Body(message)
+    oids = tuple(body.int32() for _ in range(body.int16()))
+    body.end()
+    return oids
+
+
+def decode_row_description(message: bytes) -> tuple[tuple[bytes, int], ...]:
+    """Return name and type of each column."""
+    body = _Body(message)
+    columns = []
+    for _ in range(body.int16()):
+        name = body.string()
+        type_oid = _FIELD.unpack(body.take(_FIELD.size))[2]
+        columns.append((name, type_oid))
+    body.end()
+    return tuple(columns)
+
+
+def decode_data_row(message: bytes) -> tuple[Cell, ...]:
+    """Return the cells of one row."""
+    body = _Body(message)
+    cells = tuple(body.cell() for _ in range(body.int16()))
+    body.end()
+    return cells
+
+
+def decode_backend_key(message: bytes) -> tuple[int, bytes]:
+    """Return process id and secret; the secret has 4 bytes, or up to 256 since protocol 3.2."""
+    body = _Body(message)
+    pid = body.int32()
+    secret = body.take(len(message) - HEADER.size - 4)
+    if not 4 <= len(secret) <= 256:
+        raise ProtocolViolation("invalid length of a cancellation key")
+    return pid, secret
+
+
+def decode_authentication(message: bytes) -> int:
+    """Return the kind of an Authentication message."""
+    return _Body(message).int32()
+
+
+def without_channel_binding(message: bytes) -> bytes:
+    """Drop the ``-PLUS`` mechanisms from an AuthenticationSASL message.
+
+    Channel binding ties SCRAM to the certificate of the TLS connection it runs in; the client's
+    TLS ends here and the hub does not know that certificate.
+    """
+    body = _Body(message)
+    kind = body.take(4)
+    mechanisms = []
+    while mechanism := body.string():
+        mechanisms.append(mechanism)
+    body.end()
+    kept = [m for m in mechanisms if not m.endswith(b"-PLUS")]
+    if len(kept) == len(mechanisms):
+        return message
+    if not kept:
+        raise ProtocolViolation("the hub offers no authentication without channel binding")
+    return _message(b"R", kind + b"".join(m + b"\0" for m in kept) + b"\0")
+
+
+def decode_fields(message: bytes) -> dict[str, bytes]:
+    """Return the fields of an ErrorResponse or NoticeResponse by their code."""
+    body = _Body(message)
+    fields: dict[str, bytes] = {}
+    while (code := body.take(1)) != b"\0":
+        fields[chr(code[0])] = body.string()
+    body.end()
+    return fields
+
+
+def sqlstate(response: bytes) -> str:
+    """Return the SQLSTATE of an ErrorResponse."""
+    return decode_fields(response).get("C", b"XX000").decode("ascii", errors="replace")
+
+
+def with_position(message: bytes, shift: int | None) -> bytes:
+    """Move the position an ErrorResponse points at by ``shift`` characters; None removes it."""
+    fields = decode_fields(message)
+    if "P" not in fields or shift == 0:
+        return message
+    if shift is None:
+        del fields["P"]
+    else:
+        fields["P"] = b"%d" % (int(fields["P"]) + shift)
+    return encode_fields(b"E", fields)
+
+
+# --- what a session writes ------------------------------------------------------------------
+
+
+def _message(code: bytes, body: bytes) -> bytes:
+    return code + _INT32.pack(len(body) + 4) + body
+
+
+def encode_fields(code: bytes, fields: dict[str, bytes]) -> bytes:
+    """Write an ErrorResponse (``E``) or NoticeResponse (``N``)."""
+    body = b"".join(key.encode() + value + b"\0" for key, value in fields.items())
+    return _message(code, body + b"\0")
+
+
+def _text(value: str, encoding: str) -> bytes:
+    return value.replace("\0", "").encode(encoding, errors="replace")
+
+
+def error_response(
+    error: OarError, severity: str = "ERROR", *, encoding: str = "utf-8", shift: int = 0
+) -> bytes:
+    """Write the ErrorResponse of one of our errors; ``shift`` is added to its position."""
+    fields = {
+        "S": severity.encode(),
+        "V": severity.encode(),
+        "C": error.sqlstate.encode(),
+        "M": _text(error.message, encoding),
+    }
+    if error.detail is not None:
+        fields["D"] = _text(error.detail, encoding)
+    if error.hint is not None:
+        fields["H"] = _text(error.hint, encoding)
+    if error.position is not None:
+        fields["P"] = b"%d" % (error.position + shift)
+    return encode_fields(b"E", fields)
+
+
+def notice_response(message: str, detail: str | None, *, encoding: str = "utf-8") -> bytes:
+    """Write a NoticeResponse of severity NOTICE."""
+    fields = {"S": b"NOTICE", "V": b"NOTICE", "C": b"00000", "M": _text(message, encoding)}
+    if detail is not None:
+        fields["D"] = _text(detail, encoding)
+    return encode_fields(b"N", fields)
+
+
+def encode_parse(name: bytes, query: bytes, oids: Sequence[int] = ()) -> bytes:
+    """Write a Parse message."""
+    types = struct.pack(f"!H{len(oids)}I", len(oids), *oids)
+    return _message(b"P", name + b"\0" + query + b"\0" + types)
+
+
+def encode_bind(
+    portal: bytes,
+    statement: bytes,
+    parameters: Sequence[Parameter] = (),
+    result_formats: Sequence[int] = (),
+) -> Sequence[bytes]:
+    """Write a Bind message, in parts so that large values are not copied.
+
+    Raises :class:`~oar_proxy.errors.LimitExceeded` when PostgreSQL would not read it.
+    """
+    if len(parameters) > 0xFFFF:
+        raise LimitExceeded("statement not run: it has more than 65535 parameters")
+    count = len(parameters)
+    formats = [parameter.format for parameter in parameters]
+    head = portal + b"\0" + statement + b"\0" + struct.pack(f"!H{count}HH", count, *formats, count)
+    tail = struct.pack(f"!H{len(result_formats)}H", len(result_formats), *result_formats)
+    parts: list[bytes] = []
+    for parameter in parameters:
+        if parameter.cell is None:
+            parts.append(b"\xff\xff\xff\xff")
+        else:
+            parts += (_INT32.pack(len(parameter.cell)), parameter.cell)
+    length = 4 + len(head) + sum(map(len, parts)) + len(tail)
+    if length > LARGEST_MESSAGE:
+        raise LimitExceeded(
+            "statement not run: what the owners sent is larger than one message can be",
+            detail=f"A message holds at most {LARGEST_MESSAGE} bytes.",
+            hint="narrow the statement so that fewer rows are needed",
+        )
+    return (b"B" + _INT32.pack(length) + head, *parts, tail)
+
+
+def encode_describe(kind: bytes, name: bytes) -> bytes:
+    """Write a Describe message of a statement (``S``) or a portal (``P``)."""
+    return _message(b"D", kind + name + b"\0")
+
+
+def encode_close(kind: bytes, name: bytes) -> bytes:
+    """Write a Close message of a statement (``S``) or a portal (``P``)."""
+    return _message(b"C", kind + name + b"\0")
+
+
+def encode_execute(portal: bytes, rows: int = 0) -> bytes:
+    """Write an Execute message."""
+    return _message(b"E", portal + b"\0" + _INT32.pack(rows))
+
+
+def encode_query(text: bytes) -> bytes:
+    """Write a Query message."""
+    return _message(b"Q", text + b"\0")

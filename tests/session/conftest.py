@@ -1,0 +1,213 @@
+"""A front door on a real hub, with a small federation whose rows come from memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+import threading
+
+import psycopg
+import psycopg.conninfo
+import pytest
+import uvloop
+from oar_proxy.errors import FeatureNotSupported, InsufficientPrivilege
+from oar_proxy.federation import Execution, Parameter, Piece, Prepared
+from oar_proxy.hub.users import add_user
+from oar_proxy.server import FrontDoor
+from oar_proxy.settings import Listen
+
+ROWS = [(number, f"name {number}") for number in range(1, 6)]
+
+OURS = re.compile(r"\bpub\.(orders|slow|denied|broken|asks|swallows|reshaped|wide)\b")
+INT4_ARRAY, TEXT_ARRAY = 1007, 1009
+
+
+class Federation:
+    """Statements over ``pub.*``. The table's name says how the owners behave.
+
+    ``orders`` answers; ``slow`` waits until ``release`` is set; ``denied`` is refused; ``broken``
+    is a bug; ``asks`` asks the session's hub a question that fails; ``swallows`` does too, and
+    hides that; ``reshaped`` answers with a column more than was prepared.
+    """
+
+    def __init__(self):
+        self.events = []
+        self.release = asyncio.Event()
+        self.parameters = []
+        self.notices = False
+
+    def suspect(self, text):
+        return b"pub" in text.lower()
+
+    def split(self, text):
+        parts = [part.strip() for part in text.split(";")]
+        if "SYNTAX" in text:
+            return None
+        return [Piece(part, self.suspect(part.encode())) for part in parts if part]
+
+    async def prepare(self, text, link, parameter_oids=()):
+        await link.query("SHOW search_path")
+        found = OURS.search(text)
+        if found is None:
+            return None
+        if found[1] == "denied":
+            raise InsufficientPrivilege(
+                "denied", detail="the owner's rule", hint="ask them", position=found.start() + 1
+            )
+        await link.check(text, parameter_oids)
+        return Prepared(text, (text, found[1]))
+
+    async def execute(self, prepared, link, parameters):
+        text, behaviour = prepared.statement
+        self.parameters.append(tuple(parameters))
+        self.events.append(("begun", behaviour))
+        try:
+            await self._behave(behaviour, link)
+        except asyncio.CancelledError:
+            self.events.append(("cancelled", behaviour))
+            raise
+        if self.notices:
+            link.notice("asking 1 owner", detail="of 1")
+        ids, names = len(parameters) + 1, len(parameters) + 2
+        more = ", 1 AS more" if behaviour == "reshaped" else ""
+        rows = f"(SELECT *{more} FROM unnest(${ids}, ${names}) AS rows(id, name)) AS answered"
+        count = 300_000 if behaviour == "wide" else 1
+        cells = (
+            "{" + ",".join(str(i) for i, _ in ROWS * count) + "}",
+            "{" + ",".join(f'"{n}"' for _, n in ROWS * count) + "}",
+        )
+        self.events.append(("answered", behaviour))
+        return Execution(
+            OURS.sub(lambda _: rows, text),
+            (
+                Parameter(INT4_ARRAY, 0, cells[0].encode()),
+                Parameter(TEXT_ARRAY, 0, cells[1].encode()),
+            ),
+        )
+
+    async def _behave(self, behaviour, link):
+        if behaviour == "slow":
+            await self.release.wait()
+        if behaviour == "broken":
+            raise ZeroDivisionError("secret row")
+        if behaviour == "asks":
+            await link.query("SELECT 1/0")
+        if behaviour == "swallows":
+            with contextlib.suppress(Exception):
+                await link.query("SELECT 1/0")
+
+
+class Door:
+    """A front door in a thread of its own, so that clients may block."""
+
+    def __init__(self, hub, **listen):
+        self.federation = None
+        self._hub = hub
+        self._listen = Listen(port=0, **listen)
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.door = None
+        self.run(self._start())
+
+    async def _start(self):
+        self.federation = Federation()
+        socket = f"{self._hub.host}/.s.PGSQL.{self._hub.port}"
+        self.door = FrontDoor(self._listen, socket, self.federation)
+        self.port = await self.door.start()
+
+    def run(self, work, timeout=60):
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+
+    def call(self, function, *arguments):
+        async def call():
+            return function(*arguments)
+
+        return self.run(call())
+
+    def stop(self):
+        self.run(self.door.stop())
+
+    def close(self):
+        self.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+TABLES = ("orders", "slow", "denied", "broken", "asks", "swallows", "reshaped", "wide")
+
+
+@pytest.fixture(scope="module")
+def published(hub):
+    """Guard views in the hub, and the name and password of a client."""
+    name, password = f"anna_{secrets.token_hex(4)}", "pass word"
+    with psycopg.connect(hub.conninfo, autocommit=True) as admin:
+        admin.execute("CREATE SCHEMA pub; GRANT USAGE ON SCHEMA pub TO oar_client")
+        admin.execute(
+            "CREATE FUNCTION pub.guard() RETURNS TABLE (id int, name text) LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE 'guard executed' USING ERRCODE = '0A000'; END $$"
+        )
+        for table in TABLES:
+            admin.execute(f"CREATE VIEW pub.{table} AS SELECT * FROM pub.guard()")
+            admin.execute(f"GRANT SELECT ON pub.{table} TO oar_client")
+        admin.execute("GRANT EXECUTE ON FUNCTION pub.guard() TO oar_client")
+        admin.execute("CREATE VIEW pub.hidden AS SELECT * FROM pub.guard()")
+    asyncio.run(_add_user(hub, name, password))
+    yield {"user": name, "password": password, "dbname": hub.database}
+    with psycopg.connect(hub.conninfo, autocommit=True) as admin:
+        admin.execute(f"DROP OWNED BY {name}; DROP ROLE {name}; DROP SCHEMA pub CASCADE")
+
+
+async def _add_user(hub, name, password):
+    async with await psycopg.AsyncConnection.connect(hub.conninfo, autocommit=True) as connection:
+        await add_user(connection, name, password)
+
+
+@pytest.fixture(scope="module")
+def open_door(hub):
+    """Open a front door with some of its settings changed."""
+    with contextlib.ExitStack() as stack:
+
+        def make(**listen):
+            door = Door(hub, **listen)
+            stack.callback(door.close)
+            return door
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def door(open_door, published):
+    return open_door()
+
+
+@pytest.fixture
+def federation(door):
+    """The door's federation, with nothing remembered of other tests."""
+    federation = door.federation
+    federation.events.clear()
+    federation.parameters.clear()
+    federation.notices = False
+    yield federation
+    door.call(federation.release.clear)
+
+
+@pytest.fixture
+def where(door, published):
+    """How a client reaches the front door."""
+    return {**published, "host": "127.0.0.1", "port": door.port}
+
+
+@pytest.fixture
+def directly(hub, published):
+    """How the same client reaches the hub itself."""
+    return {**published, "host": hub.host, "port": hub.port}
+
+
+@pytest.fixture
+def client(where, federation):
+    with psycopg.connect(**where, autocommit=True) as connection:
+        yield connection
