@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from oar_adapters.interface import Cell, Output, base_type, is_binary
+
 from oar_proxy import sqltree
 from oar_proxy.errors import FeatureNotSupported, LimitExceeded
 from oar_proxy.federation import Execution, HubLink, Parameter
@@ -108,7 +109,7 @@ def explanation_query(lines: Sequence[str]) -> str:
 def _occurrence_rows(occurrence: Occurrence, rows: Rows, binder: _Binder) -> str:
     if not rows.names:
         return _counted_rows(occurrence, rows, binder)
-    have = {name: cells for name, cells in zip(rows.names, rows.columns, strict=True)}
+    have = dict(zip(rows.names, rows.columns, strict=True))
     arrays: list[str] = []
     selected: list[str] = []
     for column in occurrence.table.columns:

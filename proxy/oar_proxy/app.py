@@ -9,11 +9,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import structlog
-
 from oar_adapters.interface import Adapter, OwnerError, OwnerSchema
 from oar_adapters.registry import open_adapter
 from oar_policies.model import Policy
 from oar_policies.parse import PolicyError, load_policies
+
 from oar_proxy import catalog as catalogs
 from oar_proxy import ledger as ledgers
 from oar_proxy.catalog import Catalog, CatalogConflict
@@ -156,7 +156,9 @@ class Refresher:
                 self._gate.replace_policies(_load_policies(self._settings))
                 await self.refresh()
             except (ConfigurationError, HubError, CatalogConflict) as error:
-                log.error("refresh failed: the catalog and policies in force stay", reason=str(error))
+                log.error(
+                    "refresh failed: the catalog and policies in force stay", reason=str(error)
+                )
 
     async def refresh(self) -> bool:
         """Publish what the owners publish now. Raises ``HubError``, ``ConfigurationError``."""

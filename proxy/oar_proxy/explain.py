@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from oar_adapters.interface import Adapter
+from oar_adapters.interface import Adapter, KeyFilter, Scan
+
 from oar_proxy.gate import KeyEdge
 from oar_proxy.plan import Plan, Step
 from oar_proxy.run import StepOutcome
@@ -64,7 +66,7 @@ def _step(
     described: dict[str, Any] = {
         "Owner": step.owner,
         "Reads": _published(plan, step.occurrence),
-        "SQL": outcome.sql if outcome else adapters[step.owner].render(step.scan),
+        "SQL": outcome.sql if outcome else adapters[step.owner].render(_with_keys(step)),
         "Estimated Rows": round(step.estimate),
     }
     if step.edges:
@@ -86,6 +88,11 @@ def _step(
         described["Kept For The Hub"] = [_plain(text, step) for text in step.kept]
     _add_outcome(described, outcome)
     return described
+
+
+def _with_keys(step: Step) -> Scan:
+    filters = tuple(KeyFilter(used.column, used.type, ()) for used in step.edges)
+    return replace(step.scan, key_filters=filters)
 
 
 def _add_outcome(described: dict[str, Any], outcome: StepOutcome | None) -> None:

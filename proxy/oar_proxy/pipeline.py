@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import structlog
-
 from oar_adapters.interface import Adapter, Output, Statement
+
 from oar_proxy import answer as answers
 from oar_proxy import explain, sqltree
 from oar_proxy import plan as plans
@@ -103,7 +103,7 @@ class Pipeline:
         self.catalog = Catalog()
 
     def publish(self, catalog: Catalog, views: Sequence[str]) -> None:
-        """Put another catalog in force; ``views`` are the hub's views, which may use published tables."""
+        """Put another catalog in force; the hub's ``views`` may use published tables."""
         words: set[bytes] = set(_ALWAYS_OURS)
         for name in (*(table for _, table in catalog.tables), *views):
             found = _WORDS.findall(name.encode())
@@ -114,7 +114,7 @@ class Pipeline:
     # --- what a session asks --------------------------------------------------------------------
 
     def suspect(self, text: bytes) -> bool:
-        """See `Federation.suspect`: a published name, one of ours, or an escape that may hide one."""
+        """See `Federation.suspect`: a published name, one of ours, an escape that may hide one."""
         lowered = text.lower()
         if b"oar:" in lowered or b"u&" in lowered:
             return True
@@ -135,7 +135,8 @@ class Pipeline:
     async def prepare(
         self, text: str, link: HubLink, parameter_oids: Sequence[int] = ()
     ) -> Prepared | None:
-        """See `Federation.prepare`."""
+        """See `Federation.prepare`. Parameter types matter to the hub alone."""
+        del parameter_oids
         question = sqltree.comment_question(text)
         if question is not None:
             text = f"SELECT * FROM oar_ask({quote_literal(question)})"
@@ -323,7 +324,7 @@ class Pipeline:
         link: HubLink,
         parameters: Sequence[Parameter],
     ) -> None:
-        """Have the hub check privileges, which for a utility statement it does when it is too late."""
+        """Have the hub check privileges: for a utility statement it does when it is too late."""
         guard = sqltree.parse(guard_sql)[0]
         if guard.query_extent is not None:
             start, end = guard.query_extent
@@ -394,7 +395,14 @@ class Pipeline:
             notes.append("read unreduced: this statement form is not analysed")
         wanted = statement.state.settings.get("oar.max_keys", "")
         most = int(wanted) if wanted.isdigit() else None
-        return plans.make_plan(statement, reading, self._adapters, self._gate, notes, most)
+        return plans.make_plan(
+            statement,
+            reading,
+            adapters=self._adapters,
+            gate=self._gate,
+            notes=notes,
+            max_keys=most,
+        )
 
     async def _whole_query(
         self, whole: Whole, planning: str | None, meaning: Mapping[str, str]
@@ -439,13 +447,13 @@ class Pipeline:
         try:
             gathered = await run(
                 plan,
-                self._adapters,
-                self._gate,
-                self._ledger,
                 ask,
-                self._limits,
-                _timeout(state, self._limits),
-                report,
+                adapters=self._adapters,
+                gate=self._gate,
+                ledger=self._ledger,
+                limits=self._limits,
+                seconds=_timeout(state, self._limits),
+                progress=report,
             )
             sqlstate = "00000"
         except OarError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from oar_adapters.interface import Adapter, Column, Predicate, Scan, Statement, base_type
@@ -102,12 +102,13 @@ def whole_plan(statement: FederatedStatement, whole: Whole, query: Statement) ->
 def make_plan(
     statement: FederatedStatement,
     reading: Reading | None,
+    *,
     adapters: Mapping[str, Adapter],
     gate: Gate,
     notes: Sequence[str] = (),
     max_keys: int | None = None,
 ) -> Plan:
-    """Plan the steps. ``reading`` None: the planner had no answer, every table is read unreduced."""
+    """Plan the steps. Without a ``reading`` of the planner every table is read unreduced."""
     covered = cover_of(statement)
     planner = _Planner(statement, reading, adapters, gate, max_keys)
     steps = planner.steps()
@@ -145,9 +146,8 @@ class _Planner:
         for number, edges in chosen:
             occurrence = self.occurrences[number]
             for holder in occurrence.table.holders:
-                steps.append(
-                    self._step(len(steps) + 1, occurrence, holder, conditions[number], edges, limit)
-                )
+                step = self._step(occurrence, holder, conditions[number], edges, limit)
+                steps.append(replace(step, number=len(steps) + 1))
         return tuple(steps)
 
     # --- conditions -----------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class _Planner:
     def _waits(
         self, number: int, candidates: Sequence[planreading.KeyEdge], left: Sequence[int]
     ) -> bool:
-        """Whether an occurrence is better asked later: its own keys may not leave, others' may come."""
+        """Whether to ask later: the occurrence's own keys may not leave, while others' may come."""
         return any(
             edge.target.occurrence == number
             and all(s.occurrence in left for s in edge.sources)
@@ -285,7 +285,6 @@ class _Planner:
 
     def _step(
         self,
-        number: int,
         occurrence: Occurrence,
         holder: Holder,
         conditions: Sequence[tuple[str, Predicate | None]],
@@ -325,7 +324,7 @@ class _Planner:
         )
         columns: tuple[Column, ...] = tuple(c for c in holder.table.columns if c.name in names)
         return Step(
-            number=number,
+            number=0,
             occurrence=occurrence.number,
             owner=holder.owner,
             scan=Scan(holder.table, columns, tuple(sent), (), limit),
@@ -383,7 +382,7 @@ def _widest(types: set[str]) -> str:
 
 
 def subquery_columns(statement: FederatedStatement) -> planreading.SubqueryColumns:
-    """Tell the columns of a subquery by its alias and the occurrences inside it, if just one fits."""
+    """Tell a subquery's columns by its alias and the occurrences inside it, if just one fits."""
     numbers = [(o.start, o.end, o.number) for o in statement.occurrences]
 
     def inside(node: Any) -> frozenset[int]:

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import structlog
 from oar_adapters.authorized import Authorized
 from oar_adapters.interface import (
     Adapter,
@@ -21,13 +22,13 @@ from oar_adapters.interface import (
     KeyFilter,
     OwnerError,
     OwnerErrorKind,
-    Query,
     Snapshot,
     base_type,
 )
 
 from oar_proxy import gate as gates
 from oar_proxy.errors import (
+    LedgerUnavailable,
     LimitExceeded,
     OarError,
     OwnerFault,
@@ -40,6 +41,8 @@ from oar_proxy.gate import Gate
 from oar_proxy.ledger import Ask, Ledger
 from oar_proxy.plan import Plan, Step, UsedEdge
 from oar_proxy.settings import Limits
+
+log = structlog.get_logger(__name__)
 
 _INTEGERS: Final = {
     "smallint": struct.Struct("!h"),
@@ -81,22 +84,23 @@ class Gathered:
 
 async def run(
     plan: Plan,
+    ask: Ask,
+    *,
     adapters: Mapping[str, Adapter],
     gate: Gate,
     ledger: Ledger,
-    ask: Ask,
     limits: Limits,
-    timeout: float,
+    seconds: float,
     progress: Callable[[str], None],
 ) -> Gathered:
-    """Ask the owners. ``timeout`` is in seconds, for all of it. Raises ``OarError``."""
-    runner = _Runner(plan, adapters, gate, ledger, ask, limits, timeout, progress)
+    """Ask the owners; ``seconds`` is for all of it. Raises ``OarError``."""
+    runner = _Runner(plan, adapters, gate, ledger, ask, limits, seconds, progress)
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(seconds):
             return await runner.run()
     except TimeoutError as error:
         raise QueryCanceled(
-            f"canceling statement: the owners did not answer within {timeout:g} s",
+            f"canceling statement: the owners did not answer within {seconds:g} s",
             detail="limit: statement_timeout of the session or of the proxy",
             hint="ask for less, or raise statement_timeout",
         ) from error
@@ -110,14 +114,14 @@ class _Runner:
     ledger: Ledger
     ask: Ask
     limits: Limits
-    timeout: float
+    seconds: float
     progress: Callable[[str], None]
     gathered: Gathered = field(default_factory=Gathered)
     bytes_received: int = 0
 
     async def run(self) -> Gathered:
         async with AsyncExitStack() as stack:
-            self.sessions = _Sessions(stack, self.adapters, self.gate, self.timeout)
+            self.sessions = _Sessions(stack, self.adapters, self.gate, self.seconds)
             if self.plan.whole is not None:
                 await self._run_whole()
             else:
@@ -137,7 +141,7 @@ class _Runner:
         names = tuple(output.name for output in query.outputs)
         rows = Rows(names, [[] for _ in names])
         self.gathered.rows[0] = rows
-        await self._send(whole.owner, authorized, rendered, rows, None, (), ())
+        await self._send(_Sending(whole.owner, authorized, rendered, rows))
 
     # --- steps --------------------------------------------------------------------------------
 
@@ -166,7 +170,7 @@ class _Runner:
     async def _start(
         self, group: asyncio.TaskGroup, ready: Sequence[Step]
     ) -> tuple[dict[asyncio.Task[None], Step], list[Step]]:
-        """Authorise a wave in one ledger entry and send it. Steps with no key at all are skipped."""
+        """Authorise a wave and send it. Steps with no key at all are skipped."""
         bound = [(step, *self._bind(step)) for step in ready]
         wave: list[gates.Step] = []
         for step, filters, edges, _ in bound:
@@ -188,7 +192,9 @@ class _Runner:
                 skipped.append(step)
                 continue
             rows = self.gathered.rows[step.occurrence]
-            sending = self._send(step.owner, permit, gated.rendered, rows, step, gated.keys, notes)
+            sending = self._send(
+                _Sending(step.owner, permit, gated.rendered, rows, step, gated.keys, notes)
+            )
             started[group.create_task(sending)] = step
         return started, skipped
 
@@ -228,63 +234,53 @@ class _Runner:
 
     # --- one query ----------------------------------------------------------------------------
 
-    async def _send(
-        self,
-        owner: str,
-        query: Authorized,
-        rendered: str,
-        rows: Rows,
-        step: Step | None,
-        keys: tuple[int, ...],
-        notes: tuple[str, ...],
-    ) -> None:
+    async def _send(self, sending: _Sending) -> None:
         clock = asyncio.get_running_loop().time
         started = clock()
-        self.progress(_asking(owner, step, keys))
-        received = 0
-        sqlstate = "XX000"
+        self.progress(_asking(sending))
         try:
-            received = await self._receive(owner, query, rows, step, notes)
-            sqlstate = "00000"
+            received = await self._receive(sending)
         except OarError as error:
-            sqlstate = error.sqlstate
+            await self._finish(sending, error.sqlstate, None)
             raise
-        except asyncio.CancelledError:
-            sqlstate = QueryCanceled.sqlstate
-            raise
-        finally:
-            outcome = self.ledger.finish_step(
-                query.ledger_entry,
-                sqlstate=sqlstate,
-                rows=received if sqlstate == "00000" else None,
-            )
-            if sqlstate == "00000":
-                await outcome
-            else:
-                # A task under cancellation may not wait; the outcome is then left unknown.
-                outcome.close()
+        # Cancelled from outside, the outcome stays unknown: a task on its way out does not wait.
+        await self._finish(sending, "00000", received)
         self.gathered.outcomes.append(
-            StepOutcome(step, owner, rendered, keys, received, clock() - started, notes)
+            StepOutcome(
+                sending.step,
+                sending.owner,
+                sending.rendered,
+                sending.keys,
+                received,
+                clock() - started,
+                sending.notes,
+            )
         )
-        self.progress(f"owner {owner} sent {received} rows")
+        self.progress(f"owner {sending.owner} sent {received} rows")
 
-    async def _receive(
-        self, owner: str, query: Authorized, rows: Rows, step: Step | None, notes: tuple[str, ...]
-    ) -> int:
-        cap, rule = self.gate.row_cap(owner)
+    async def _finish(self, sending: _Sending, sqlstate: str, rows: int | None) -> None:
+        try:
+            await self.ledger.finish_step(sending.query.ledger_entry, sqlstate=sqlstate, rows=rows)
+        except LedgerUnavailable:
+            # The step itself is recorded; its outcome then reads as unknown.
+            log.warning("ledger outcome not written", entry=sending.query.ledger_entry)
+
+    async def _receive(self, sending: _Sending) -> int:
+        cap, rule = self.gate.row_cap(sending.owner)
+        rows = sending.rows
         received = 0
         try:
-            async with self.sessions.use(owner) as snapshot:
-                async for batch in snapshot.run(query):
+            async with self.sessions.use(sending.owner) as snapshot:
+                async for batch in snapshot.run(sending.query):
                     received += batch.rows
                     if received > cap:
-                        raise self._too_many_rows(owner, cap, rule, query.query, step, notes)
+                        raise _too_many_rows(sending, cap, rule)
                     self._count_bytes(batch.columns)
                     for column, cells in zip(rows.columns, batch.columns, strict=True):
                         column.extend(cells)
                     rows.count += batch.rows
         except OwnerError as error:
-            raise owner_fault(owner, error) from error
+            raise owner_fault(sending.owner, error) from error
         return received
 
     def _count_bytes(self, columns: Sequence[Sequence[Cell]]) -> None:
@@ -297,42 +293,47 @@ class _Runner:
                 hint="select fewer rows or columns, or have the limit raised",
             )
 
-    def _too_many_rows(
-        self,
-        owner: str,
-        cap: int,
-        rule: str,
-        query: Query,
-        step: Step | None,
-        notes: tuple[str, ...],
-    ) -> LimitExceeded:
-        table = "" if step is None else f" of {step.scan.table.name}"
-        reasons = [f"limit {rule}: {cap} rows"]
-        hint = "narrow the statement with a condition on that owner's table"
-        if step is not None:
-            for edge, verdict in step.denied:
-                origins = ", ".join(f"{o.schema}.{o.table}.{o.column}" for o in edge.origins)
-                reasons.append(
-                    f"edge {origins} to {edge.receiver}.{edge.receiver_table}."
-                    f"{edge.receiver_column} would reduce it, and rule {verdict.rule} denies it"
-                )
-                grantor = edge.origins[0]
-                hint = (
-                    f"owner {grantor.owner} can allow it with the key_disclosure entry "
-                    f"{{column: {grantor.table}.{grantor.column}, to: [{edge.receiver}], "
-                    f"max_keys: N}}; or {hint}"
-                )
-        reasons.extend(notes)
-        del query
-        return LimitExceeded(
-            f"owner {owner} would send more than {cap} rows{table}: nothing is returned",
-            detail="; ".join(reasons),
-            hint=hint,
+
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """One authorised query on its way. ``step`` None: the whole statement."""
+
+    owner: str
+    query: Authorized
+    rendered: str
+    rows: Rows
+    step: Step | None = None
+    keys: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _too_many_rows(sending: _Sending, cap: int, rule: str) -> LimitExceeded:
+    step = sending.step
+    table = "" if step is None else f" of {step.scan.table.name}"
+    reasons = [f"limit {rule}: {cap} rows"]
+    hint = "narrow the statement with a condition on that owner's table"
+    for edge, verdict in step.denied if step is not None else ():
+        origins = ", ".join(f"{o.schema}.{o.table}.{o.column}" for o in edge.origins)
+        reasons.append(
+            f"edge {origins} to {edge.receiver}.{edge.receiver_table}.{edge.receiver_column} "
+            f"would reduce it, and rule {verdict.rule} denies it"
         )
+        grantor = edge.origins[0]
+        hint = (
+            f"owner {grantor.owner} can allow it with the key_disclosure entry "
+            f"{{column: {grantor.table}.{grantor.column}, to: [{edge.receiver}], max_keys: N}}; "
+            f"or {hint}"
+        )
+    reasons.extend(sending.notes)
+    return LimitExceeded(
+        f"owner {sending.owner} would send more than {cap} rows{table}: nothing is returned",
+        detail="; ".join(reasons),
+        hint=hint,
+    )
 
 
 class _Sessions:
-    """One snapshot an owner for the statement, opened when first needed, used by one step a time."""
+    """One snapshot an owner for the statement, opened when needed, used by one step a time."""
 
     def __init__(
         self, stack: AsyncExitStack, adapters: Mapping[str, Adapter], gate: Gate, timeout: float
@@ -423,8 +424,8 @@ def _spell(used: UsedEdge) -> str:
     return f"edge {origins} to {used.edge.receiver}"
 
 
-def _asking(owner: str, step: Step | None, keys: tuple[int, ...]) -> str:
-    if step is None:
-        return f"asking owner {owner} for the whole statement"
-    carried = f" with {sum(keys)} keys" if keys else ""
-    return f"asking owner {owner} for {step.scan.table.name}{carried}"
+def _asking(sending: _Sending) -> str:
+    if sending.step is None:
+        return f"asking owner {sending.owner} for the whole statement"
+    carried = f" with {sum(sending.keys)} keys" if sending.keys else ""
+    return f"asking owner {sending.owner} for {sending.step.scan.table.name}{carried}"

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 import pglast
-from pglast import ast as ast
-from pglast import enums as enums
+from pglast import ast as ast  # noqa: PLC0414 - re-exported: nobody else imports pglast
+from pglast import enums as enums  # noqa: PLC0414
 from pglast.parser import ParseError, Token, scan
 
 CallName = Literal["oar_ask", "oar_ask_json", "oar_explain"]
@@ -91,7 +91,7 @@ class Parsed:
     """(number, start, end) of each ``$n``."""
     column_names: frozenset[str] = frozenset()
     qualified: tuple[tuple[str, str, int, int], ...] = ()
-    """(schema, table, start, end) of each schema prefix of a column: ``public.`` in ``public.t.a``."""
+    """(schema, table, start, end) of each schema before a column: ``public.`` in ``public.t.a``."""
     locks_rows: bool = False
 
     @property
@@ -499,7 +499,7 @@ def _describe(text: str, node: Any) -> Parsed:
     if not isinstance(node, _CARRIERS):
         return Parsed(text, node)
     reader = _Reader(text, list(scan(text)))
-    if isinstance(node, ast.CopyStmt) or isinstance(node, ast.ViewStmt):
+    if isinstance(node, (ast.CopyStmt, ast.ViewStmt)):
         reader.visit(node.query, frozenset())
     else:
         reader.visit(node, frozenset())
@@ -548,6 +548,34 @@ def _direct_relations(items: Iterable[Any] | None) -> Iterator[Any]:
             yield item
         elif isinstance(item, ast.JoinExpr):
             yield from _direct_relations((item.larg, item.rarg))
+
+
+def grouped_selects(
+    root: Any,
+) -> Iterator[tuple[list[tuple[str | None, str, int]], list[tuple[str | None, str, str]]]]:
+    """Yield what each ``GROUP BY a, t.b`` groups by, and the relations named in its FROM.
+
+    Grouping columns are (qualifier, name, position), relations (schema, name, alias). Grouping
+    sets are left out: a key does not determine its row in them.
+    """
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        waiting.extend(children(node))
+        if not isinstance(node, ast.SelectStmt) or not node.groupClause:
+            continue
+        if any(isinstance(item, ast.GroupingSet) for item in node.groupClause):
+            continue
+        columns: list[tuple[str | None, str, int]] = []
+        for item in node.groupClause:
+            if isinstance(item, ast.ColumnRef) and isinstance(item.fields[-1], ast.String):
+                qualifier = item.fields[-2].sval if len(item.fields) > 1 else None
+                columns.append((qualifier, item.fields[-1].sval, item.location))
+        relations = [
+            (r.schemaname, r.relname, r.alias.aliasname if r.alias else r.relname)
+            for r in _direct_relations(node.fromClause)
+        ]
+        yield columns, relations
 
 
 def relation_positions(node: Any) -> Iterator[int]:

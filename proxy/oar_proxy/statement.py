@@ -128,13 +128,15 @@ async def recognise(
     parsed = _parse_one(text)
     if not parsed.relations and not parsed.calls and not parsed.targets:
         return None
-    state: SessionState | None = None
     drafts: list[Draft] = []
     if any(call.name == "oar_ask" for call in parsed.calls):
-        state, _ = await _look(link, ())
-        parsed, drafts = await _draft_questions(parsed, state, draft)
+        parsed, drafts = await _draft_questions(parsed, await look(link), draft)
+    state, resolved = await _look(link, _names(parsed))
+    edits = _dependent_columns(parsed, resolved, catalog)
+    if edits:
+        parsed = _parse_one(sqltree.splice(parsed.text, edits))
     guard_sql = parsed.text
-    parsed, state, resolved = await _expand_views(parsed, link, catalog)
+    parsed, state, resolved = await _expand_views(parsed, state, resolved, link, catalog)
     occurrences, others = _sort_relations(parsed, resolved, catalog)
     later = tuple(call for call in parsed.calls if call.name != "oar_ask")
     targets = [resolved.get((t.schema, t.name)) for t in parsed.targets]
@@ -236,14 +238,50 @@ def derived_call(call: Call, sql: str) -> Edit:
 _Resolved = dict[tuple[str | None, str], dict[str, Any]]
 
 
+def _names(parsed: Parsed) -> tuple[tuple[str | None, str], ...]:
+    return tuple(dict.fromkeys((r.schema, r.name) for r in (*parsed.relations, *parsed.targets)))
+
+
+def _dependent_columns(parsed: Parsed, resolved: _Resolved, catalog: Catalog) -> list[Edit]:
+    """Group by what a grouped primary key determines, too.
+
+    PostgreSQL accepts ``SELECT t.name … GROUP BY t.id`` only where ``t`` is a table with that key;
+    the guard is a view. The groups stay the same, also where an outer join makes the key NULL.
+    """
+    edits: list[Edit] = []
+    for grouped, relations in sqltree.grouped_selects(parsed.node):
+        for schema, name, alias in relations:
+            found = resolved.get((schema, name))
+            table = catalog.tables.get((found["schema"], found["name"])) if found else None
+            if table is None or not table.primary_key:
+                continue
+            own = {
+                column: position
+                for qualifier, column, position in grouped
+                if qualifier == alias or (qualifier is None and column in table.primary_key)
+            }
+            if not own.keys() >= set(table.primary_key):
+                continue
+            whole = any(r.whole for r in parsed.relations if r.reference == alias)
+            added = [
+                f"{quote_identifier(alias)}.{quote_identifier(column.name)}, "
+                for column in table.columns
+                if column.name not in own and (whole or column.name in parsed.column_names)
+            ]
+            if added:
+                place = own[table.primary_key[0]]
+                edits.append(Edit(place, place, "".join(added)))
+    return edits
+
+
 async def _expand_views(
-    parsed: Parsed, link: HubLink, catalog: Catalog
+    parsed: Parsed,
+    state: SessionState,
+    resolved: _Resolved,
+    link: HubLink,
+    catalog: Catalog,
 ) -> tuple[Parsed, SessionState, _Resolved]:
     for _ in range(MAX_VIEW_DEPTH):
-        names = tuple(
-            dict.fromkeys((r.schema, r.name) for r in (*parsed.relations, *parsed.targets))
-        )
-        state, resolved = await _look(link, names)
         edits: list[Edit] = []
         for relation in parsed.relations:
             found = resolved.get((relation.schema, relation.name))
@@ -258,6 +296,7 @@ async def _expand_views(
         if not edits or not expandable:
             return parsed, state, resolved
         parsed = _parse_one(sqltree.splice(parsed.text, edits))
+        state, resolved = await _look(link, _names(parsed))
     raise LimitExceeded(f"views are nested more than {MAX_VIEW_DEPTH} deep")
 
 

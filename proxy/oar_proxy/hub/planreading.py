@@ -1,10 +1,10 @@
 """What the hub's own planner says about a statement: scans, their conditions, and key edges.
 
 Reads ``EXPLAIN (VERBOSE, FORMAT JSON)`` of the statement over the empty planning tables, in which
-each occurrence of a published table is scanned under an alias of its own (:func:`marker`). PostgreSQL
-has already flattened subqueries, reduced outer joins and derived equalities, so what is left to decide
-is which side of each join may be reduced by the other's keys, and whether keys may pass the nodes
-between (design decision 3; the rule numbers are those of the rule table).
+each occurrence of a published table is scanned under an alias of its own (:func:`marker`).
+PostgreSQL has already flattened subqueries, reduced outer joins and derived equalities, so what is
+left to decide is which side of each join may be reduced by the other's keys, and whether keys may
+pass the nodes between (design decision 3; the rule numbers are those of the rule table).
 """
 
 from __future__ import annotations
@@ -155,9 +155,7 @@ class _PlanReader:
                     if _marked(near) == occurrence and source not in (None, occurrence):
                         assert source is not None
                         if source not in self.mixed:
-                            yield KeyEdge(
-                                (Origin(source, far[1]),), Origin(occurrence, near[1])
-                            )
+                            yield KeyEdge((Origin(source, far[1]),), Origin(occurrence, near[1]))
 
     # --- where a column comes from ----------------------------------------------------------
 
