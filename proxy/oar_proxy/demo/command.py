@@ -40,7 +40,7 @@ _CONTENT: Final = f"{orders.SEED} {orders.ORDERS} 1\n"
 """Seed, orders and a number that grows when tables change."""
 
 _POSTGRES_OWNER: Final = re.compile(r"@localhost:5433/(\w+)")
-_SQLITE_OWNER: Final = re.compile(r"sqlite:(\w+\.db)")
+_SQLITE_OWNER: Final = re.compile(r"sqlite:////var/lib/marketplace/(\w+\.db)")
 _PORT_LINE: Final = re.compile(rf"port: {DEFAULT_PORT}\b")
 
 
@@ -110,7 +110,7 @@ def configure(directory: Path, server: HubAddress, port: int) -> Settings:
     where = urlencode({"host": server.host, "port": server.port}, quote_via=quote)
     text = (source / "oar.yaml").read_text(encoding="utf-8")
     text = _put(_POSTGRES_OWNER, rf"@/\1?{where}", text)
-    text = _put(_SQLITE_OWNER, rf"sqlite:{directory}/\1", text)
+    text = _put(_SQLITE_OWNER, rf"sqlite:///{quote(str(directory))}/\1", text)
     text = _put(_PORT_LINE, f"port: {port}", text)
     path = directory / "oar.yaml"
     path.write_text(text, encoding="utf-8")

@@ -56,8 +56,10 @@ def _ask(
     except StatementFailed as failure:
         console.print(Text.assemble(("error     ", "red"), failure.message))
         return False
-    for row in plan.rows:
-        console.print(Padding(Text(str(row[0])), (0, 0, 0, 2)))
+    for (line,) in plan.rows:
+        # Long lines fold under their own beginning.
+        indent = len(line) - len(line.lstrip())
+        console.print(Padding(Text(line.lstrip(), overflow="fold"), (0, 0, 0, indent + 2)))
     seen = frozenset(_print_ledger(console, connection))
     console.print(as_table(answer, limit=SHOWN_ROWS))
     faults = []
