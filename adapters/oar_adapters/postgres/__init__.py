@@ -86,27 +86,23 @@ SETTINGS: Final = {
 
 FUNCTIONS: Final = frozenset(
     {
-        "abs", "acos", "asin", "atan", "atan2", "bit_length", "btrim", "cbrt", "ceil", "ceiling",
-        "char_length", "character_length", "cos", "cot", "degrees", "div", "exp", "factorial",
-        "floor", "gcd", "isfinite", "justify_days", "justify_hours", "justify_interval", "lcm",
-        "left", "length", "ln", "log", "log10", "lpad", "ltrim", "make_date", "make_time",
-        "make_timestamp", "md5", "min_scale", "mod", "octet_length", "overlay", "pi", "position",
-        "power", "radians", "repeat", "replace", "reverse", "right", "round", "rpad", "rtrim",
-        "scale", "sign", "sin", "split_part", "sqrt", "starts_with", "strpos", "substr",
-        "substring", "tan", "to_hex", "translate", "trim", "trim_scale", "trunc", "width_bucket",
+        "abs", "bit_length", "btrim", "ceil", "ceiling", "char_length", "character_length",
+        "date_part", "date_trunc", "div", "extract", "factorial", "floor", "gcd", "isfinite",
+        "justify_days", "justify_hours", "justify_interval", "lcm", "left", "length", "lpad",
+        "ltrim", "make_date", "make_time", "make_timestamp", "md5", "min_scale", "mod",
+        "octet_length", "overlay", "position", "power", "repeat", "replace", "reverse", "right",
+        "round", "rpad", "rtrim", "scale", "sign", "split_part", "sqrt", "starts_with", "strpos",
+        "substr", "substring", "to_hex", "translate", "trim_scale", "trunc", "width_bucket",
     }
 )  # fmt: skip
 """Immutable functions of ``pg_catalog`` whose value depends on their arguments alone: on no
-collation, character class, time zone or other setting.
+collation, character class, time zone or other setting. Those the owner's version lacks are left
+out of its :class:`~oar_adapters.interface.Capabilities`.
 
 ``concat`` and ``to_char`` are stable; ``lower``, ``upper`` and ``initcap`` follow the locale;
-``date_trunc`` and ``extract`` are immutable only without a time zone, see
-:data:`TIME_FUNCTIONS`.
+logarithms and trigonometry follow the platform's library. The three functions on time depend on
+no zone as long as :func:`_speaks_alike` keeps ``timestamp with time zone`` away from them.
 """
-
-TIME_FUNCTIONS: Final = frozenset({"date_part", "date_trunc", "extract"})
-"""Immutable on ``date``, ``time`` and ``timestamp``; statements with a ``timestamp with time
-zone`` column are not taken at all unless they merely count, sum or take extremes of it."""
 
 AGGREGATES: Final = frozenset(
     {
@@ -117,9 +113,8 @@ AGGREGATES: Final = frozenset(
 """Aggregates of the same value on the same multiset of rows. Over ``real`` and ``double
 precision`` the last bits of sums follow the order of the rows, at the owner as at the hub."""
 
-_NON_UNICODE: Final = frozenset(
-    {"bit_length", "octet_length", "md5", "lpad", "rpad", "length", "reverse"}
-)
+_CHARACTERS: Final = frozenset({"bit_length", "length", "md5", "octet_length", "reverse"})
+"""Functions that see how characters are encoded."""
 
 _TIME_DEPENDENT: Final = (
     exp.CurrentDate,
@@ -186,11 +181,10 @@ class PostgresAdapter:
         owner = self._database
         if owner is None:
             return Capabilities("postgres")
-        functions = FUNCTIONS | TIME_FUNCTIONS
         return Capabilities(
             "postgres",
             statements=True,
-            functions=functions if owner.unicode else functions - _NON_UNICODE,
+            functions=owner.functions if owner.unicode else owner.functions - _CHARACTERS,
             aggregates=AGGREGATES,
             text_order=owner.bytewise and owner.unicode,
         )
@@ -460,15 +454,18 @@ async def _discovered(
         fetched = await connection.fetch(wrapped, *arguments, timeout=_left(deadline))
         return [json.loads(row[0]) for row in fetched]
 
-    owner = catalog.database((await rows(catalog.DATABASE))[0])
+    names = [name.encode() for name in sorted(FUNCTIONS)]
+    owner = catalog.database((await rows(catalog.DATABASE, names))[0])
     if owner.encoding == "SQL_ASCII":
         raise OwnerError(
             OwnerErrorKind.REFUSED,
             "reading its catalogs: encoding SQL_ASCII does not say what its text means",
         )
-    names = [schema.encode() for schema in schemas]
+    published = [schema.encode() for schema in schemas]
     relations = [
-        row for row in await rows(catalog.RELATIONS, names) if catalog.wanted(row["name"], tables)
+        row
+        for row in await rows(catalog.RELATIONS, published)
+        if catalog.wanted(row["name"], tables)
     ]
     oids = [row["oid"].to_bytes(8, "big") for row in relations]
     columns = await rows(catalog.COLUMNS, oids)
@@ -488,6 +485,8 @@ def _speaks_alike(
     """
     if not isinstance(tree, exp.Query) or tree.find(*_TIME_DEPENDENT, *_LOCALE_DEPENDENT):
         return False
+    if tree.find(exp.DateTrunc, exp.TimestampTrunc) and _may_see_dates(tree, tables):
+        return False
     own = {
         name
         for table in tables
@@ -495,13 +494,26 @@ def _speaks_alike(
     }
     if own and (_mentioned(tree) & own or _takes_whole_rows(tree, tables)):
         return False
-    zoned = {
+    zoned = _columns_of(tables, "timestamp with time zone")
+    return not (zoned and _mentioned(tree) & zoned) or _is_free_of_time_zones(tree)
+
+
+def _columns_of(tables: Sequence[Table], type_: str) -> set[str]:
+    return {
         column.source_name
         for table in tables
         for column in table.columns
-        if base_type(column.type) == "timestamp with time zone"
+        if base_type(column.type) == type_
     }
-    return not (zoned and _mentioned(tree) & zoned) or _is_free_of_time_zones(tree)
+
+
+def _may_see_dates(tree: exp.Expr, tables: Sequence[Table]) -> bool:
+    """Tell whether an argument of ``date_trunc`` could be a ``date``.
+
+    It becomes a ``timestamp with time zone`` then, by the session's time zone.
+    """
+    made = tree.find(exp.Cast, exp.DateFromParts) is not None
+    return made or bool(_mentioned(tree) & _columns_of(tables, "date"))
 
 
 def _mentioned(tree: exp.Expr) -> set[str]:

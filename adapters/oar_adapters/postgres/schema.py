@@ -129,6 +129,8 @@ class Database:
     encoding: str
     bytewise: bool
     """The default collation orders text by its bytes."""
+    functions: frozenset[str] = frozenset()
+    """Those of the adapter's list that this version of PostgreSQL has."""
 
     @property
     def unicode(self) -> bool:
@@ -140,7 +142,10 @@ DATABASE: Final = """
 SELECT pg_encoding_to_char(encoding)::text AS encoding,
        (to_jsonb(d) ->> 'datlocprovider') AS provider,
        datcollate::text AS libc_locale,
-       coalesce(to_jsonb(d) ->> 'datlocale', to_jsonb(d) ->> 'daticulocale') AS locale
+       coalesce(to_jsonb(d) ->> 'datlocale', to_jsonb(d) ->> 'daticulocale') AS locale,
+       ARRAY(SELECT DISTINCT proname::text FROM pg_proc
+              WHERE pronamespace = 'pg_catalog'::regnamespace
+                AND proname = ANY ($1::varchar[]::text[])) AS functions
   FROM pg_database AS d WHERE datname = current_database()
 """
 """``to_jsonb`` because the columns' names differ between PostgreSQL 14, 15 and 17."""
@@ -151,7 +156,11 @@ def database(row: Mapping[str, Any]) -> Database:
     provider = row["provider"] or "c"
     name = row["libc_locale"] if provider == "c" else row["locale"] or ""
     plain = name.upper().replace("-", "") in {"C", "POSIX", "C.UTF8", "PG_C_UTF8"}
-    return Database(encoding=row["encoding"], bytewise=provider in ("b", "c") and plain)
+    return Database(
+        encoding=row["encoding"],
+        bytewise=provider in ("b", "c") and plain,
+        functions=frozenset(row["functions"]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
