@@ -42,6 +42,7 @@ from oar_proxy.statement import (
     FederatedStatement,
     SessionState,
     derived_call,
+    guard_text,
     look,
     recognise,
 )
@@ -185,7 +186,11 @@ class Pipeline:
             meaning = _meaning(state)
 
             async def check(sql: str) -> str | None:
-                return await self._planner.check(sql, meaning)
+                try:
+                    guarded = await guard_text(sql, link, self.catalog)
+                except sqltree.SyntaxFault as fault:
+                    return str(fault)
+                return await self._planner.check(guarded, meaning)
 
             drafted = await self._drafts.draft(question, self.catalog, check)
             if drafted.sql is None:

@@ -404,7 +404,7 @@ class _Reader:
         self.visit(node.quals, ctes)
 
     def range_function(self, node: Any, ctes: frozenset[str]) -> None:
-        functions = node.functions or ()
+        functions: Any = node.functions or ()
         if len(functions) == 1:
             function = functions[0][0]
             plain = not (node.is_rowsfrom or node.ordinality or node.coldeflist)
@@ -533,7 +533,7 @@ def _selects_anything(node: Any) -> bool:
 
 def _sole_call(node: Any) -> Any | None:
     """The call in ``SELECT oar_ask('…')`` where nothing else is selected from anywhere."""
-    targets = node.targetList or ()
+    targets: Any = node.targetList or ()
     if len(targets) != 1 or node.fromClause or node.whereClause or node.groupClause:
         return None
     target = targets[0]

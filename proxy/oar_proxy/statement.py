@@ -131,10 +131,7 @@ async def recognise(
     drafts: list[Draft] = []
     if any(call.name == "oar_ask" for call in parsed.calls):
         parsed, drafts = await _draft_questions(parsed, await look(link), draft)
-    state, resolved = await _look(link, _names(parsed))
-    edits = _dependent_columns(parsed, resolved, catalog)
-    if edits:
-        parsed = _parse_one(sqltree.splice(parsed.text, edits))
+    parsed, state, resolved = await _for_guards(parsed, link, catalog)
     guard_sql = parsed.text
     parsed, state, resolved = await _expand_views(parsed, state, resolved, link, catalog)
     occurrences, others = _sort_relations(parsed, resolved, catalog)
@@ -157,6 +154,12 @@ async def recognise(
         guard_sql,
         FederatedStatement(parsed, state, catalog, occurrences, others, later, tuple(drafts)),
     )
+
+
+async def guard_text(text: str, link: HubLink, catalog: Catalog) -> str:
+    """Return the text the hub can check in the place of one statement (see `Recognised`)."""
+    parsed, _, _ = await _for_guards(_parse_one(text), link, catalog)
+    return parsed.text
 
 
 async def look(link: HubLink) -> SessionState:
@@ -236,6 +239,16 @@ def derived_call(call: Call, sql: str) -> Edit:
 
 
 _Resolved = dict[tuple[str | None, str], dict[str, Any]]
+
+
+async def _for_guards(
+    parsed: Parsed, link: HubLink, catalog: Catalog
+) -> tuple[Parsed, SessionState, _Resolved]:
+    state, resolved = await _look(link, _names(parsed))
+    edits = _dependent_columns(parsed, resolved, catalog)
+    if edits:
+        parsed = _parse_one(sqltree.splice(parsed.text, edits))
+    return parsed, state, resolved
 
 
 def _names(parsed: Parsed) -> tuple[tuple[str | None, str], ...]:
