@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import errno
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
@@ -314,6 +315,8 @@ def _report(error: BaseException) -> NoReturn:
             _fail(str(error), hint, WRONG_INPUT)
         case HubError() | NotConnected():
             _fail(error.message, hint, OUT_OF_REACH)
+        case OSError(errno=errno.EADDRINUSE):
+            _fail("the address to listen on is in use", "set another listen.port", OUT_OF_REACH)
         case OwnerError() | OSError():
             _fail(str(error), hint, OUT_OF_REACH)
     raise error

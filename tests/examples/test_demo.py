@@ -120,4 +120,4 @@ def test_a_port_that_is_taken_is_named(demo):
     port = re.search(r":(\d+)/", demo.dsn)[1]
     directory = demo.directory.parent / "second"
     shown = oar("demo", "--once", "--dir", directory, "--port", port, status=3)
-    assert port in shown.splitlines()[-1]
+    assert shown == f"oar: port {port} is in use: name another one with --port\n"

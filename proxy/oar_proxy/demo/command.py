@@ -51,7 +51,7 @@ async def run_demo(directory: Path, *, port: int | None, once: bool) -> bool:
     and ``OSError``.
     """
     console = Console()
-    port = free_port() if port is None else port
+    port = free_port(DEFAULT_PORT, PORTS_TRIED) if port is None else free_port(port, 1)
 
     def progress(text: str) -> None:
         console.print(Text(f"• {text}", style="dim"))
@@ -129,8 +129,11 @@ def _put(pattern: re.Pattern[str], replacement: str, text: str) -> str:
     return changed
 
 
-def free_port(first: int = DEFAULT_PORT, tried: int = PORTS_TRIED) -> int:
-    """Return the first port from ``first`` that nobody listens on. Raises ``OSError``."""
+def free_port(first: int, tried: int) -> int:
+    """Return the first port from ``first`` that nobody listens on; 0 is always free.
+
+    Raises ``OSError``.
+    """
     for port in range(first, first + tried):
         with closing(socket.socket()) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -139,7 +142,8 @@ def free_port(first: int = DEFAULT_PORT, tried: int = PORTS_TRIED) -> int:
             except OSError:
                 continue
             return port
-    raise OSError(f"no port between {first} and {first + tried - 1} is free; name one with --port")
+    ports = f"port {first}" if tried == 1 else f"every port from {first} to {first + tried - 1}"
+    raise OSError(f"{ports} is in use: name another one with --port")
 
 
 def _invite(console: Console, url: str) -> None:
