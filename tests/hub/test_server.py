@@ -39,8 +39,8 @@ def place():
 
 
 @pytest.fixture(scope="module")
-def prepared():
-    """A hub directory that was used once."""
+def used_before():
+    """A hub directory that tests hand on to each other, with no server over it."""
     directory = Path(tempfile.mkdtemp(prefix="oar-server-tests-"))
     directory.chmod(0o711)
     with started(HubSettings(data_dir=directory / "hub", database="postgres")):
@@ -56,10 +56,12 @@ def fresh(place):
 
 
 @pytest.fixture
-def settings(prepared, fresh):
+def settings(used_before):
     """Settings of a hub that was used before."""
-    subprocess.run(["cp", "-a", prepared, fresh.data_dir], check=True)
-    return fresh
+    settings = HubSettings(data_dir=used_before, database="postgres", max_connections=20)
+    yield settings
+    with contextlib.suppress(HubError):
+        EmbeddedServer(settings)._stop_server()
 
 
 @contextlib.contextmanager
@@ -115,7 +117,7 @@ def leave_running(settings):
 
 def test_what_was_committed_is_there_after_a_restart(settings):
     with started(settings) as address:
-        query(address, "CREATE TABLE kept AS SELECT 1 AS a")
+        query(address, "DROP TABLE IF EXISTS kept; CREATE TABLE kept AS SELECT 1 AS a")
         pid = postmaster_pid(settings)
     assert gone(pid)
     with started(settings) as address:
@@ -125,7 +127,7 @@ def test_what_was_committed_is_there_after_a_restart(settings):
 
 def test_what_was_committed_is_there_after_the_server_was_killed(settings):
     server = EmbeddedServer(settings)
-    query(server.start(), "CREATE TABLE kept AS SELECT 1 AS a")
+    query(server.start(), "DROP TABLE IF EXISTS kept; CREATE TABLE kept AS SELECT 1 AS a")
     pid = postmaster_pid(settings)
     os.kill(pid, signal.SIGKILL)
     assert gone(pid)
@@ -138,7 +140,7 @@ def test_what_was_committed_is_there_after_the_server_was_killed(settings):
 def test_a_server_left_by_a_killed_proxy_is_replaced(settings):
     leave_running(settings)
     pid = postmaster_pid(settings)
-    query(running_hub(settings), "CREATE TABLE kept AS SELECT 1 AS a")
+    query(running_hub(settings), "DROP TABLE IF EXISTS kept; CREATE TABLE kept AS SELECT 1 AS a")
     with started(settings) as address:
         assert postmaster_pid(settings) != pid
         assert gone(pid)
@@ -196,19 +198,28 @@ def test_a_command_beside_a_running_proxy_joins_its_hub(settings):
 
 def test_files_of_another_version_are_refused(settings):
     version = settings.data_dir / "pgdata" / "PG_VERSION"
-    version.write_text("99\n")
-    with pytest.raises(HubError, match="files are of PostgreSQL 99, the server found is") as caught:
-        EmbeddedServer(settings).start()
-    assert "pg_upgrade" in caught.value.hint
-    version.unlink()
-    with pytest.raises(HubError, match="holds no PostgreSQL data"):
-        EmbeddedServer(settings).start()
+    kept = version.with_name("kept")
+    version.rename(kept)
+    try:
+        version.write_text("99\n")
+        with pytest.raises(HubError, match="files are of PostgreSQL 99, the server foun") as caught:
+            EmbeddedServer(settings).start()
+        assert "pg_upgrade" in caught.value.hint
+        version.unlink()
+        with pytest.raises(HubError, match="holds no PostgreSQL data"):
+            EmbeddedServer(settings).start()
+    finally:
+        kept.rename(version)
 
 
 def test_a_missing_password_is_said_so(settings):
-    (settings.data_dir / "admin-password").unlink()
-    with pytest.raises(HubError, match="admin-password is missing"):
-        EmbeddedServer(settings).start()
+    password = settings.data_dir / "admin-password"
+    kept = password.rename(settings.data_dir / "kept")
+    try:
+        with pytest.raises(HubError, match="admin-password is missing"):
+            EmbeddedServer(settings).start()
+    finally:
+        kept.rename(password)
 
 
 def test_a_server_that_does_not_start_says_why_and_frees_the_directory(settings):
