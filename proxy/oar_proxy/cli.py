@@ -297,9 +297,7 @@ def main() -> None:
 def _report(error: BaseException) -> NoReturn:
     """Print an error that a person can act on and exit; raise every other again."""
     from oar_adapters.interface import OwnerError
-    from oar_policies.parse import PolicyError
 
-    from oar_proxy.catalog import CatalogConflict
     from oar_proxy.client import NotConnected, StatementFailed
     from oar_proxy.errors import OarError
     from oar_proxy.hub.address import HubError
@@ -311,8 +309,6 @@ def _report(error: BaseException) -> NoReturn:
             _fail(error.message, hint, FAULTS)
         case ConfigurationError():
             _fail(error.message, hint, WRONG_INPUT)
-        case PolicyError() | CatalogConflict():
-            _fail(str(error), hint, WRONG_INPUT)
         case HubError() | NotConnected():
             _fail(error.message, hint, OUT_OF_REACH)
         case OSError(errno=errno.EADDRINUSE):
