@@ -45,12 +45,12 @@ Run = Callable[[str], Awaitable[Result]]
 async def fetch(connection: psycopg.AsyncConnection[Any], sql: str) -> Result:
     """Run one statement and keep its result as text. Raises ``psycopg.Error``.
 
-    A statement that returns no rows at all (a command) raises ``psycopg.ProgrammingError``.
+    One that is no query, or several at once, raise ``psycopg.ProgrammingError``.
     """
     cursor = await connection.execute(sql.encode())
     answer = cursor.pgresult
-    if answer is None or cursor.description is None:
-        raise psycopg.ProgrammingError("the statement returns no rows")
+    if answer is None or cursor.description is None or cursor.nextset():
+        raise psycopg.ProgrammingError("not exactly one query")
     columns = range(answer.nfields)
     return Result(
         names=tuple(column.name for column in cursor.description),

@@ -72,6 +72,16 @@ def test_declared_keys_where_they_hold(postgres, benchmark_directory):
     assert yield_ == ["accepted", "refused", "refused", "refused"]
 
 
+@pytest.mark.parametrize("statement", ["SELECT 1; SELECT 2", "SET a.b = 1", "", "SELECT nothing"])
+def test_only_one_query_is_accepted(postgres, benchmark_directory, statement):
+    async def body(reference):
+        with pytest.raises(psycopg.ProgrammingError):
+            await reference.run("Shop", statement)
+        return await reference.run("Shop", "SELECT 3;")
+
+    assert on_reference(postgres, benchmark_directory, body).rows == ((b"3",),)
+
+
 def test_columns_that_do_not_merge(postgres, benchmark_directory):
     import sqlite3
     from contextlib import closing
