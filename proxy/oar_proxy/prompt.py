@@ -96,14 +96,15 @@ def ambiguous_names(catalog: Catalog) -> frozenset[str]:
 
 def quoted(name: str) -> str:
     """Return an identifier as PostgreSQL reads it, in quotes unless it is plain."""
-    return exp.to_identifier(name, quoted=not _plain(name)).sql("postgres")
+    return exp.to_identifier(name, quoted=not is_plain(name)).sql("postgres")
 
 
-def _plain(name: str) -> bool:
+def is_plain(name: str) -> bool:
+    """Tell whether PostgreSQL reads an identifier as it is without quotes."""
     return name.isascii() and name.isidentifier() and name == name.lower() and name not in _RESERVED
 
 
-_RESERVED: Final = frozenset(
+_RESERVED_WORDS: Final = (
     "all analyse analyze and any array as asc asymmetric authorization between binary both case "
     "cast check collate collation column concurrently constraint create cross current_catalog "
     "current_date current_role current_schema current_time current_timestamp current_user "
@@ -112,8 +113,9 @@ _RESERVED: Final = frozenset(
     "leading left like limit localtime localtimestamp natural not notnull null offset on only or "
     "order outer overlaps placing primary references returning right row select session_user "
     "similar some symmetric system_user table tablesample then to trailing true union unique "
-    "user using variadic verbose when where window with".split()  # noqa: SIM905 - a list of words
+    "user using variadic verbose when where window with"
 )
+_RESERVED: Final = frozenset(_RESERVED_WORDS.split())
 """PostgreSQL 18's reserved words, and those it reserves for functions and types."""
 
 
