@@ -80,7 +80,7 @@ async def answer(
         edits = statement.prefix_edits()
         for occurrence in statement.occurrences:
             rows = gathered.rows.get(occurrence.number, Rows((), []))
-            edits.append(occurrence.replace(_occurrence_rows(occurrence, rows, binder)))
+            edits.append(occurrence.relation.replace(_occurrence_rows(occurrence, rows, binder)))
     sql = sqltree.splice(statement.parsed.text, edits)
     if statement.parsed.kind == "CopyStmt":
         return Execution(await _with_literals(sql, binder, statement, link), (), False)

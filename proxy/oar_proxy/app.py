@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
+import psycopg
 import structlog
 from oar_adapters.interface import Adapter, OwnerError, OwnerSchema
 from oar_adapters.registry import open_adapter
 from oar_policies.model import Policy
 from oar_policies.parse import PolicyError, load_policies
+from psycopg_pool import PoolTimeout
 
 from oar_proxy import catalog as catalogs
 from oar_proxy import ledger as ledgers
@@ -34,7 +38,10 @@ log = structlog.get_logger(__name__)
 
 Progress = Callable[[str], None]
 
-_VIEWS = """
+VIEWS_REFRESH: Final = 5.0
+"""Seconds between two looks at the hub's own views: until then the guard refuses a new one."""
+
+_VIEWS: Final = """
 SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'v' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'oar')
 """
@@ -150,12 +157,18 @@ class Refresher:
 
     async def watch(self) -> None:
         """Refresh for ever; a failure is logged, and what was in force stays in force."""
+        period = self._settings.catalog_refresh
+        next_refresh = time.monotonic() + period
         while True:
-            await asyncio.sleep(self._settings.catalog_refresh)
+            await asyncio.sleep(min(period, VIEWS_REFRESH))
             try:
+                if time.monotonic() < next_refresh:
+                    self._pipeline.publish(self._pipeline.catalog, await self._views())
+                    continue
+                next_refresh = time.monotonic() + period
                 self._gate.replace_policies(_load_policies(self._settings))
                 await self.refresh()
-            except (ConfigurationError, HubError, CatalogConflict) as error:
+            except (ConfigurationError, HubError, psycopg.Error, PoolTimeout) as error:
                 log.error(
                     "refresh failed: the catalog and policies in force stay", reason=str(error)
                 )
@@ -186,13 +199,15 @@ class Refresher:
         except CatalogConflict as conflict:
             raise ConfigurationError(str(conflict)) from conflict
         changed = await publish(self._admin, catalog)
-        async with self._admin.connection() as connection:
-            cursor = await connection.execute(_VIEWS)
-            views = [str(row[0]) for row in await cursor.fetchall()]
-        self._pipeline.publish(catalog, views)
+        self._pipeline.publish(catalog, await self._views())
         if changed:
             log.info("catalog published", version=catalog.version, tables=len(catalog.tables))
         return changed
+
+    async def _views(self) -> list[str]:
+        async with self._admin.connection() as connection:
+            cursor = await connection.execute(_VIEWS)
+            return [str(row[0]) for row in await cursor.fetchall()]
 
     async def _read(self, owner: str, adapter: Adapter) -> OwnerSchema | None:
         try:

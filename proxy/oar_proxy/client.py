@@ -115,7 +115,15 @@ def explain(conninfo: str, statement: str, output: Output) -> None:
 
 def _query_once(conninfo: str, sql: str, argument: str) -> Answer:
     with connect(conninfo) as connection:
+        connection.add_notice_handler(_print_notice)
         return query(connection, sql, (argument,))
+
+
+def _print_notice(notice: psycopg.errors.Diagnostic) -> None:
+    # To standard error, so that rows can be piped on. Among the notices is the draft.
+    print(f"{notice.severity}: {notice.message_primary}", file=sys.stderr)
+    if notice.message_detail:
+        print(f"DETAIL: {notice.message_detail}", file=sys.stderr)
 
 
 def _print(answer: Answer, output: Output) -> None:

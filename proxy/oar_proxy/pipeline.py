@@ -594,7 +594,7 @@ def _planning_text(statement: FederatedStatement, parameters: Sequence[Edit]) ->
     edits = [*parameters, *statement.prefix_edits()]
     for occurrence in statement.occurrences:
         edits.append(
-            occurrence.replace(
+            occurrence.relation.replace(
                 f"SELECT * FROM oar_plan.{quote_identifier(occurrence.table.planning_name)} "
                 f"AS {quote_identifier(planreading.marker(occurrence.number))}"
             )
@@ -604,14 +604,7 @@ def _planning_text(statement: FederatedStatement, parameters: Sequence[Edit]) ->
         listed = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in other.columns)
         if not listed:
             return None
-        alias = "" if relation.alias else f" AS {quote_identifier(relation.name)}"
-        edits.append(
-            Edit(
-                relation.start,
-                relation.end,
-                f"(SELECT * FROM oar_internal.any_row() AS r({listed})){alias}",
-            )
-        )
+        edits.append(relation.replace(f"SELECT * FROM oar_internal.any_row() AS r({listed})"))
     inside = [
         Edit(e.start - start, e.end - start, e.replacement)
         for e in edits

@@ -383,7 +383,7 @@ def _widest(types: set[str]) -> str:
 
 def subquery_columns(statement: FederatedStatement) -> planreading.SubqueryColumns:
     """Tell a subquery's columns by its alias and the occurrences inside it, if just one fits."""
-    numbers = [(o.start, o.end, o.number) for o in statement.occurrences]
+    numbers = [(o.relation.start, o.relation.end, o.number) for o in statement.occurrences]
 
     def inside(node: Any) -> frozenset[int]:
         return frozenset(

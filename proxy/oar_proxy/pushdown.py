@@ -180,22 +180,10 @@ def _source(occurrence: Occurrence, can: Capabilities) -> Edit:
     name = quote_identifier(table.source_name)
     if table.source_schema is not None:
         name = f"{quote_identifier(table.source_schema)}.{name}"
+    # Column by column: a star must not bring along what the owner has and does not publish.
     columns = [c for c in table.columns if c.name in occurrence.columns]
-    renamed = any(_spelled_differently(c, can) for c in columns)
-    collated = not can.text_order and any(family(c.type) == "text" for c in columns)
-    # A star or a whole-row reference must not bring along what is not published.
-    everything = len(columns) == len(table.columns)
-    if renamed or collated or everything:
-        listed = ", ".join(_read_column(c, can) for c in columns) or "1"
-        return occurrence.replace(f"SELECT {listed} FROM {name}")
-    alias = "" if occurrence.aliased else f" AS {quote_identifier(occurrence.reference)}"
-    return Edit(occurrence.start, occurrence.end, name + alias)
-
-
-def _spelled_differently(column: Column, can: Capabilities) -> bool:
-    if can.dialect == "sqlite":  # compares names without case
-        return column.source_name.lower() != column.name.lower()
-    return column.source_name != column.name
+    listed = ", ".join(_read_column(c, can) for c in columns) or "1"
+    return occurrence.relation.replace(f"SELECT {listed} FROM {name}")
 
 
 def _read_column(column: Column, can: Capabilities) -> str:

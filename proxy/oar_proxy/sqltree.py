@@ -36,10 +36,20 @@ class SyntaxFault(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """Replace ``text[start:end]``."""
+
+    start: int
+    end: int
+    replacement: str
+
+
+@dataclass(frozen=True, slots=True)
 class Relation:
     """A name in FROM (or as a join or USING source) that no CTE of the statement explains.
 
-    ``start``/``end`` delimit the name in the text. ``whole``: every column may be used.
+    ``start``/``end`` delimit the name in the text, with what has to go together with it. ``whole``:
+    every column may be used. ``command``: it stands in ``TABLE name``.
     """
 
     schema: str | None
@@ -48,6 +58,13 @@ class Relation:
     start: int
     end: int
     whole: bool
+    command: bool = False
+
+    def replace(self, query: str) -> Edit:
+        """Put a derived table in the place of the name."""
+        lead = "SELECT * FROM " if self.command else ""
+        name = "" if self.alias is not None else f" AS {quote_identifier(self.name)}"
+        return Edit(self.start, self.end, f"{lead}(\n{query}\n){name}")
 
     @property
     def reference(self) -> str:
@@ -66,15 +83,6 @@ class Call:
     end: int
     place: Literal["from", "select", "elsewhere"]
     alias: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """Replace ``text[start:end]``."""
-
-    start: int
-    end: int
-    replacement: str
 
 
 @dataclass(frozen=True)
@@ -454,6 +462,10 @@ class _Reader:
 
     def relation(self, node: Any, renamed: bool) -> Relation:
         start, end = self.name_extent(node.location)
+        before = self.token_at(start) - 1
+        command = before >= 0 and self.tokens[before].name == "TABLE"
+        if command:
+            start = self.tokens[before].start
         alias = node.alias.aliasname if node.alias else None
         whole = (
             self.everything
@@ -461,7 +473,7 @@ class _Reader:
             or id(node) in self.starred
             or (alias or node.relname) in self.references
         )
-        return Relation(node.schemaname, node.relname, alias, start, end, whole)
+        return Relation(node.schemaname, node.relname, alias, start, end, whole, command)
 
 
 _HANDLERS: dict[type, Any] = {

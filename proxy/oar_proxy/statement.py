@@ -52,23 +52,20 @@ class SessionState:
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """One occurrence of a published table, at ``text[start:end]``.
+    """One occurrence of a published table.
 
     ``columns`` are those the statement may use, in the table's order.
     """
 
     number: int
     table: PublishedTable
-    reference: str
-    aliased: bool
+    relation: Relation
     columns: tuple[str, ...]
-    start: int
-    end: int
 
-    def replace(self, query: str) -> Edit:
-        """Put a derived table in the place of the name."""
-        name = "" if self.aliased else f" AS {quote_identifier(self.reference)}"
-        return Edit(self.start, self.end, f"({query}){name}")
+    @property
+    def reference(self) -> str:
+        """What the statement calls it."""
+        return self.relation.reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,7 @@ class FederatedStatement:
 
     def prefix_edits(self) -> list[Edit]:
         """Drop the schema from columns such as ``logistics.deliveries.city``: an alias has none."""
-        ours = {(o.table.schema, o.table.name) for o in self.occurrences if not o.aliased}
+        ours = {(o.table.schema, o.table.name) for o in self.occurrences if not o.relation.alias}
         return [
             Edit(start, end, "")
             for schema, table, start, end in self.parsed.qualified
@@ -302,9 +299,7 @@ async def _expand_views(
                 continue
             if (found["schema"], found["name"]) in catalog.tables:
                 continue
-            alias = "" if relation.alias else f" AS {quote_identifier(relation.name)}"
-            body = found["definition"].rstrip().rstrip(";")
-            edits.append(Edit(relation.start, relation.end, f"(\n{body}\n){alias}"))
+            edits.append(relation.replace(found["definition"].rstrip().rstrip(";")))
         expandable = parsed.kind not in ("PrepareStmt", "ViewStmt")
         if not edits or not expandable:
             return parsed, state, resolved
@@ -368,15 +363,5 @@ def _sort_relations(
             for column in table.columns
             if relation.whole or column.name in parsed.column_names
         )
-        occurrences.append(
-            Occurrence(
-                number=len(occurrences) + 1,
-                table=table,
-                reference=relation.reference,
-                aliased=relation.alias is not None,
-                columns=used,
-                start=relation.start,
-                end=relation.end,
-            )
-        )
+        occurrences.append(Occurrence(len(occurrences) + 1, table, relation, used))
     return tuple(occurrences), tuple(others)

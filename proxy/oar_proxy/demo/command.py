@@ -150,6 +150,6 @@ def _invite(console: Console, url: str) -> None:
     console.print()
     console.rule("The proxy stays up. Ask on", align="left")
     console.print(Text(f"  psql {url}"))
-    console.print(Text("  SELECT * FROM oar_ask('How many deliveries are there in Пермь?');"))
+    console.print(Text("  SELECT * FROM oar_ask('How many deliveries are there in Казань?');"))
     console.print(Text("  SELECT * FROM oar.disclosures;"))
     console.print(Text("Ctrl-C stops it.", style="dim"))

@@ -1,0 +1,159 @@
+"""Each statement gives, through the proxy, the rows it gives where all tables are in one place."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import psycopg
+import pytest
+
+STATEMENTS = [
+    # joins
+    "SELECT a.id, b.id FROM a JOIN b ON a.k = b.k",
+    "SELECT a.id, b.id FROM a, b WHERE a.k = b.k AND a.v = 'x'",
+    "SELECT a.id, b.w FROM a LEFT JOIN b ON a.k = b.k",
+    "SELECT a.id, b.w FROM a RIGHT JOIN b ON a.k = b.k",
+    "SELECT a.id, b.id FROM a FULL JOIN b ON a.k = b.k",
+    "SELECT a.id, b.id FROM a FULL JOIN b ON a.k = b.k WHERE a.v = 'x'",
+    "SELECT a.id, b.id FROM a FULL JOIN b ON a.k = b.k WHERE a.v = 'x' OR a.v IS NULL",
+    "SELECT a.id, b.w FROM a LEFT JOIN b ON a.k = b.k AND b.s = 'p'",
+    "SELECT a.id, b.w FROM a LEFT JOIN b ON a.k = b.k AND a.v = 'x'",
+    "SELECT a.id FROM a LEFT JOIN b ON a.k = b.k WHERE b.k IS NULL",
+    "SELECT a.id FROM a LEFT JOIN b ON a.k = b.k WHERE coalesce(b.w, 0) = 0",
+    "SELECT a.id FROM a LEFT JOIN b ON a.k = b.k WHERE b.s IS DISTINCT FROM 'p'",
+    "SELECT a.id FROM a LEFT JOIN b ON a.k = b.k WHERE NOT (b.s = 'p') IS TRUE",
+    "SELECT a.id, c.u FROM a LEFT JOIN b ON a.k = b.k JOIN c ON c.k = b.k",
+    "SELECT a.id, c.u FROM a LEFT JOIN (b JOIN c ON b.k = c.k) ON a.k = b.k",
+    "SELECT a.id, c.u FROM a LEFT JOIN b ON a.k = b.k LEFT JOIN c ON c.k = b.k",
+    "SELECT a.id FROM a, b WHERE a.k = b.k AND (b.s = 'p' OR a.v = 'y')",
+    "SELECT a.id, b.id FROM a JOIN b ON a.k = b.k OR b.w = 900",
+    "SELECT a.id, b.id FROM a JOIN b ON a.k = b.k / 10 * 10",
+    "SELECT a.id, b.id FROM a JOIN b ON a.k < b.k",
+    "SELECT count(*) FROM a, b",
+    "SELECT count(*) FROM a, (SELECT 1 FROM b LIMIT 1) q",
+    "SELECT * FROM a NATURAL JOIN c",
+    "SELECT k, a.v, b.w FROM a FULL JOIN b USING (k) WHERE k = 10",
+    "SELECT a.id, b.id FROM a JOIN b ON a.k IS NOT DISTINCT FROM b.k",
+    "SELECT a.id, l.w FROM a LEFT JOIN LATERAL (SELECT w FROM b WHERE b.k = a.k "
+    "ORDER BY w DESC LIMIT 1) l ON true",
+    "SELECT a.id, l.n FROM a CROSS JOIN LATERAL (SELECT count(*) n FROM b WHERE b.k = a.k) l",
+    "SELECT x.id, y.id FROM a x JOIN a y ON x.k = y.k JOIN b ON b.k = y.k",
+    # subqueries
+    "SELECT id FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.k = a.k)",
+    "SELECT id FROM a WHERE k IN (SELECT k FROM b WHERE s = 'p')",
+    "SELECT id, EXISTS (SELECT 1 FROM b WHERE b.k = a.k) FROM a",
+    "SELECT id, k IN (SELECT k FROM b) FROM a",
+    "SELECT id FROM a WHERE v = 'y' OR EXISTS (SELECT * FROM b WHERE b.k = a.k)",
+    "SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.k = a.k)",
+    "SELECT id FROM a WHERE k NOT IN (SELECT k FROM b)",
+    "SELECT id FROM a WHERE k NOT IN (SELECT k FROM b WHERE k IS NOT NULL)",
+    "SELECT id FROM a WHERE k > ALL (SELECT k FROM b)",
+    "SELECT id FROM a WHERE k = ANY (SELECT k FROM b)",
+    "SELECT id FROM a WHERE k > (SELECT avg(k) FROM b)",
+    "SELECT id, (SELECT sum(w) FROM b WHERE b.k = a.k) FROM a",
+    "SELECT id FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.w > a.id * 100)",
+    "SELECT a.id, (SELECT count(*) FROM b) FROM a JOIN b USING (k)",
+    "SELECT b.w * 100 / (SELECT sum(w) FROM b) FROM a JOIN b USING (k)",
+    # sets of rows
+    "SELECT a.v, count(*), sum(b.w) FROM a JOIN b USING (k) GROUP BY a.v",
+    "SELECT a.id, q.n FROM a JOIN (SELECT k, sum(w) n FROM b GROUP BY k) q USING (k)",
+    "SELECT a.id, q.* FROM a JOIN (SELECT s, count(*) n, min(k) k FROM b GROUP BY s) q ON q.k = a.k",
+    "SELECT a.id, q.n FROM a JOIN (SELECT k, sum(w) n FROM b GROUP BY ROLLUP (k)) q USING (k)",
+    "SELECT count(*) FILTER (WHERE v = 'x'), sum(CASE WHEN v = 'x' THEN 1 END), count(*) FROM a "
+    "JOIN b USING (k)",
+    "SELECT a.id, q.r FROM a JOIN (SELECT k, rank() OVER (ORDER BY w) r FROM b) q USING (k)",
+    "SELECT a.id, q.r FROM a JOIN (SELECT k, rank() OVER (PARTITION BY k ORDER BY w) r FROM b) q "
+    "USING (k)",
+    "SELECT * FROM (SELECT DISTINCT ON (s) s, k FROM b ORDER BY s, k) q JOIN a USING (k)",
+    "SELECT DISTINCT a.v FROM a JOIN b USING (k)",
+    "SELECT a.id FROM a JOIN (SELECT * FROM b ORDER BY w DESC NULLS LAST, id LIMIT 2) q USING (k)",
+    "SELECT a.id FROM a JOIN (SELECT k FROM b UNION SELECT k FROM c) q USING (k)",
+    "SELECT a.id FROM a JOIN (SELECT k FROM b UNION ALL SELECT k FROM c) q USING (k)",
+    "SELECT a.id FROM a JOIN (SELECT k FROM b INTERSECT SELECT k FROM c) q USING (k)",
+    "SELECT k FROM b EXCEPT SELECT k FROM a",
+    "SELECT k FROM a INTERSECT SELECT k FROM b",
+    "WITH q AS (SELECT k, count(*) n FROM b GROUP BY k) SELECT a.id, q.n FROM a JOIN q USING (k)",
+    "WITH q AS MATERIALIZED (SELECT * FROM b) SELECT a.id FROM a JOIN q USING (k) WHERE q.s = 'p'",
+    "WITH q AS (SELECT * FROM b) SELECT a.id, (SELECT count(*) FROM q) FROM a JOIN q USING (k)",
+    "WITH RECURSIVE r(k) AS (SELECT k FROM a WHERE id = 1 UNION SELECT b.w FROM b JOIN r ON b.k = r.k)"
+    " SELECT * FROM r",
+    "SELECT q.b, a.id FROM (SELECT k AS b, w AS a FROM b) q JOIN a ON q.b = a.k",
+    "SELECT q.x, a.id FROM (SELECT w AS k, k AS x FROM b WHERE id < 9) q JOIN a ON q.x = a.k",
+    # whole rows, columns, names
+    "SELECT a::text, count(b) FROM a LEFT JOIN b USING (k) GROUP BY a",
+    "SELECT to_jsonb(b) FROM a JOIN b USING (k)",
+    "SELECT x.one FROM a AS x(one, two) JOIN b ON b.k = x.two",
+    "SELECT shop.a.id FROM shop.a JOIN shop.b ON shop.a.k = shop.b.k",
+    "TABLE a",
+    "TABLE b ORDER BY id",
+    "VALUES ((SELECT count(*) FROM a)), ((SELECT count(*) FROM b))",
+    "SELECT count(*) FROM ONLY a JOIN b USING (k)",
+    "SELECT d.id, d.name, count(*) FROM d JOIN b ON b.k = d.id GROUP BY d.id",
+    # one owner, an empty table, rows that are split
+    "SELECT v, count(*) FROM a GROUP BY v ORDER BY v",
+    "SELECT a.id, d.name FROM a JOIN d ON d.id = a.k WHERE d.name LIKE 't%'",
+    "SELECT max(v), min(v), count(DISTINCT v) FROM a",
+    "SELECT v FROM a WHERE v > 'X' ORDER BY v",
+    "SELECT s, count(*), sum(w) FROM b GROUP BY s",
+    "SELECT avg(w), max(s), min(s) FROM b WHERE s <> 'q'",
+    "SELECT count(*) FROM a JOIN empty USING (k)",
+    "SELECT a.id FROM a LEFT JOIN empty e USING (k)",
+    "SELECT count(*), max(id) FROM split",
+    "SELECT a.id, split.t FROM a JOIN split USING (k)",
+    "SELECT split.id, b.w FROM split LEFT JOIN b USING (k)",
+    "SELECT id FROM split WHERE NOT EXISTS (SELECT 1 FROM a WHERE a.k = split.k)",
+    # hub tables and views beside published ones
+    "SELECT h.id, a.v FROM hub_table h JOIN a USING (k)",
+    "SELECT h.id, b.w FROM hub_table h LEFT JOIN b USING (k)",
+    "SELECT * FROM kept WHERE w > 100",
+    "SELECT count(*) FROM kept JOIN c ON c.id = kept.id",
+    # nothing to read
+    "SELECT * FROM a JOIN b USING (k) LIMIT 0",
+    "SELECT count(*) FROM a JOIN b USING (k) WHERE false",
+    "SELECT a.id FROM a LEFT JOIN d ON d.id = a.k",
+    "SELECT 1 WHERE EXISTS (SELECT FROM b)",
+]
+
+
+def on_merged(statement: str) -> str:
+    return statement.replace("shop.", "")
+
+
+def described(cursor):
+    return [(c.name, c.type_code) for c in cursor.description]
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_rows_equal_those_of_the_merged_tables(client, merged, statement):
+    expected = merged.execute(on_merged(statement))
+    actual = client.execute(statement)
+    assert described(actual) == described(expected)
+    assert Counter(map(repr, actual.fetchall())) == Counter(map(repr, expected.fetchall()))
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_rows_are_the_same_with_binary_results_under_repeatable_read(line, merged, statement):
+    expected = merged.execute(on_merged(statement), binary=True).fetchall()
+    with psycopg.connect(line.dsn) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.read_only = True
+        actual = connection.execute(statement, binary=True).fetchall()
+    assert Counter(map(repr, actual)) == Counter(map(repr, expected))
+
+
+def test_an_order_is_kept(client, merged):
+    statement = (
+        "SELECT v, a.id FROM a JOIN d ON true ORDER BY v DESC NULLS LAST, a.id, name LIMIT 7"
+    )
+    assert client.execute(statement).fetchall() == merged.execute(statement).fetchall()
+
+
+@pytest.mark.parametrize("value", [10, 50, 99, None])
+def test_parameters_reach_the_owners_as_values(client, merged, value):
+    statement = (
+        "SELECT a.id, b.w, %s::bigint FROM a JOIN b ON a.k = b.k WHERE b.k = %s AND b.s <> %s"
+    )
+    arguments = (value, value, "q")
+    expected = merged.execute(statement, arguments).fetchall()
+    for prepare in (False, True, True):
+        assert client.execute(statement, arguments, prepare=prepare).fetchall() == expected
