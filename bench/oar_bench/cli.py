@@ -27,7 +27,9 @@ CONSOLE: Final = Console(width=120)
 FIDELITY_COUNTS: Final = ("statements", "accepted", "equal", "ties", "different", "failed")
 OUTCOMES: Final[tuple[ask.Outcome, ...]] = ("correct", "wrong", "abstained", "unscored")
 
-app = typer.Typer(name="bench", no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    name="bench", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
 overhead = typer.Typer(no_args_is_help=True, help="What the proxy costs, against its peers.")
 app.add_typer(overhead, name="overhead")
 
