@@ -263,30 +263,39 @@ class _Composer:
         filters: list[_Filter] = []
         together: dict[str, list[Condition]] = {}
         absent: dict[int, list[exp.Expr]] = {}
+        alternatives = False
         for condition in self._intent.conditions:
             gone = [
-                n for n, mention in enumerate(self._intent.absent) if mention is condition.subject
+                number
+                for number, chain in enumerate(self._intent.absent)
+                if any(mention is condition.subject for mention in chain)
             ]
             used: dict[TableName, PublishedTable] = {}
             predicate = self._predicate(condition, used)
             if gone:
-                if set(used) != {self._resolver.table(self._intent.absent[gone[0]]).key}:
+                chain = self._intent.absent[gone[0]]
+                if not set(used) <= {self._resolver.table(mention).key for mention in chain}:
                     raise Unread("it is not clear what is absent")
                 absent.setdefault(gone[0], []).append(predicate)
                 continue
             self._filtering.update(used)
             tables = frozenset(used)
             if condition.or_before and filters:
+                if len(filters) > 1:
+                    raise Unread('it is not clear how far "or" reaches')
                 filters[-1].predicate = exp.or_(filters[-1].predicate, predicate)
                 filters[-1].tables |= tables
+                alternatives = True
                 continue
+            if alternatives:
+                raise Unread('it is not clear how far "or" reaches')
             filters.append(_Filter(predicate, tables))
             for column in predicate.find_all(exp.Column):
                 together.setdefault(column.sql("postgres"), []).append(condition)
         for conditions in together.values():
             _satisfiable(conditions)
-        for number, mention in enumerate(self._intent.absent):
-            filters.append(self._absence(mention, absent.get(number, [])))
+        for number, chain in enumerate(self._intent.absent):
+            filters.append(self._absence(chain, absent.get(number, [])))
         return filters
 
     def _predicate(self, condition: Condition, used: dict[TableName, PublishedTable]) -> exp.Expr:
@@ -362,16 +371,20 @@ class _Composer:
             this=self._number(found), expression=exp.Subquery(this=subquery)
         )
 
-    def _absence(self, mention: Mention, predicates: Sequence[exp.Expr]) -> _Filter:
+    def _absence(self, chain: Sequence[Mention], predicates: Sequence[exp.Expr]) -> _Filter:
         entity = self._resolver.home[0]
-        table = self._resolver.table(mention)
-        edges = self._joins.between(entity.key, table.key)
-        if table.key == entity.key or table in self._resolver.home or len(edges) != 1:
-            raise Unread(f'it is not clear what has no "{mention.item.text}"')
+        branch = _Branch(entity)
+        outer = entity
+        for mention in chain:
+            table = self._resolver.table(mention)
+            edges = self._joins.between(outer.key, table.key)
+            if table in (*self._resolver.home, *branch.tables) or len(edges) != 1:
+                raise Unread(f'it is not clear what has no "{mention.item.text}"')
+            branch.edges.append(edges[0])
+            branch.tables.append(table)
+            outer = table
         self._keep(entity, self._filtering)
-        branch = _Branch(entity, [edges[0]], [table])
-        exists = self._exists(branch, list(predicates))
-        return _Filter(exp.not_(exists), frozenset((entity.key,)))
+        return _Filter(exp.not_(self._exists(branch, list(predicates))), frozenset((entity.key,)))
 
     # --- HAVING and ORDER BY ---
 
@@ -396,16 +409,23 @@ class _Composer:
             return exp.Ordered(this=exp.Count(this=exp.Star()), desc=descending)
         if ordering.mention is None:
             return exp.Ordered(this=select[0][0].copy(), desc=descending)
-        if ordering.hint is not None:
-            table = self._resolver.table(ordering.mention)
-            found = self._resolver.hinted(ordering.hint, [table])
-        else:
-            found = self._resolver.column(ordering.mention)
-        self._use(found, self._joined)
-        numeric = ordering.limit and is_text(found[1]) and not is_date(found[1])
-        value = self._number(found) if numeric else self._column(found)
+        found = self._use(self._sorted_by(ordering, ordering.mention), self._joined)
+        ranked = ordering.limit and is_text(found[1]) and not is_date(found[1])
+        if ranked and ordering.hint is None:
+            raise Unread(f"{found[1].name} is text, which has no highest")
+        value = self._number(found) if ranked else self._column(found)
         # A NULL is no extreme: PostgreSQL would put it first when descending.
         return exp.Ordered(this=value, desc=descending, nulls_first=False if descending else None)
+
+    def _sorted_by(self, ordering: Ordering, mention: Mention) -> Found:
+        if ordering.hint is None:
+            return self._resolver.column(mention)
+        if mention.item.tables:
+            return self._resolver.hinted(ordering.hint, [self._resolver.table(mention)])
+        found = self._resolver.column(mention)
+        if is_numeric(found[1]) or is_date(found[1]):
+            return found
+        return self._resolver.hinted(ordering.hint, [found[0]])
 
     # --- FROM ---
 

@@ -78,7 +78,8 @@ class Intent:
     shown: list[Shown] = field(default_factory=list)
     tables: list[Mention] = field(default_factory=list)
     existing: list[Mention] = field(default_factory=list)
-    absent: list[Mention] = field(default_factory=list)
+    absent: list[list[Mention]] = field(default_factory=list)
+    """What there must be none of: an entity, and the entities it is with (``no loan of books``)."""
     conditions: list[Condition] = field(default_factory=list)
     having: list[Having] = field(default_factory=list)
     ordering: list[Ordering] = field(default_factory=list)

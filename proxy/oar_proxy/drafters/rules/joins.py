@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Final
@@ -58,8 +58,18 @@ class Joins:
     def __init__(self, tables: Sequence[PublishedTable]) -> None:
         self._tables = {table.key: table for table in tables}
         self._edges: dict[frozenset[TableName], list[Edge]] = {}
-        for one, other in combinations(tables, 2):
-            edges = _edges(one, other)
+        pairs = list(combinations(tables, 2))
+        shared = {
+            column
+            for one, other in pairs
+            for edge in _same_keys(one, other)
+            for column in ((one.key, edge.left_column.name), (other.key, edge.right_column.name))
+        }
+        for one, other in pairs:
+            edges = _same_keys(one, other) or [
+                *_references(one, other, shared),
+                *_references(other, one, shared),
+            ]
             if edges:
                 self._edges[frozenset((one.key, other.key))] = edges
 
@@ -116,29 +126,27 @@ class Joins:
         raise NoJoin("the tables can be joined on more than one column")
 
 
-def _edges(one: PublishedTable, other: PublishedTable) -> list[Edge]:
-    """Return a pair's edges of the best kind it has: same keys first, then references."""
-    same = [
+def _same_keys(one: PublishedTable, other: PublishedTable) -> list[Edge]:
+    """Return a pair's keys of the same name; ``id`` alone names each table's own."""
+    return [
         Edge(one, a, other, b, _needs_cast(a, b))
         for a in one.columns
         for b in other.columns
-        if a.name == b.name and _is_reference(one, a, other, b) and _comparable(a, b)
-    ]
-    if same:
-        return _not_both_bare(one, other, same)
-    return [*_references(one, other), *_references(other, one)]
-
-
-def _not_both_bare(one: PublishedTable, other: PublishedTable, edges: list[Edge]) -> list[Edge]:
-    """Drop an edge between two tables' own keys when both are only called ``id`` or ``code``."""
-    return [e for e in edges if len(split_name(e.left_column.name)) > 1] or [
-        *_references(one, other),
-        *_references(other, one),
+        if a.name == b.name
+        and len(split_name(a.name)) > 1
+        and _is_reference(one, a, other, b)
+        and _comparable(a, b)
     ]
 
 
-def _references(source: PublishedTable, target: PublishedTable) -> list[Edge]:
-    """Return columns of one table that name the other: ``airline`` or ``source_airport_id``."""
+def _references(
+    source: PublishedTable, target: PublishedTable, shared: Set[tuple[TableName, str]]
+) -> list[Edge]:
+    """Return columns of one table that name the other: ``airline`` or ``source_airport_id``.
+
+    A column in ``shared`` is a key of its own name elsewhere: ``student_course_id`` may end like
+    a course's id and still is an enrolment's.
+    """
     key = key_of(target)
     if key is None:
         return []
@@ -152,6 +160,8 @@ def _references(source: PublishedTable, target: PublishedTable) -> list[Edge]:
         if len(words) > 1 and words[-1] in CODE_WORDS:
             words = words[:-1]
         whole = len(words) >= len(core) and _alike(words[-len(core) :], core)
+        if len(words) > len(core) and (source.key, column.name) in shared:
+            whole = False
         head = _alike(words, core[-1:]) and not _needs_cast(column, key)
         if (whole or head) and _comparable(column, key):
             found.append(Edge(source, column, target, key, _needs_cast(column, key)))

@@ -75,7 +75,7 @@ class Names:
         self.tables = tuple(catalog.tables[key] for key in sorted(catalog.tables))
         self._table_phrases = [(t, self._phrases_of_table(t)) for t in self.tables]
         self._column_phrases = [
-            (t, c, [*self._phrases_of_column(t, c), *_role_phrases(t, c)])
+            (t, c, self._phrases_of_column(t, c), _role_phrases(t, c))
             for t in self.tables
             for c in t.columns
         ]
@@ -92,8 +92,8 @@ class Names:
     def match_columns(self, words: Sequence[str]) -> tuple[ColumnMatch, ...]:
         """Return the columns that words name, best first; words are stems."""
         found = []
-        for table, column, phrases in self._column_phrases:
-            score = max((_whole(words, phrase) for phrase in phrases), default=0.0)
+        for table, column, phrases, roles in self._column_phrases:
+            score = max((_whole(words, phrase) for phrase in (*phrases, *roles)), default=0.0)
             partial = False
             if not score:
                 score = PARTIAL * max((_part(words, phrase) for phrase in phrases), default=0.0)
@@ -189,7 +189,7 @@ _NUMERIC: Final = ("smallint", "integer", "bigint", "real", "double precision", 
 _DATES: Final = ("date", "timestamp")
 _PLACES: Final = stems_of(
     "city country state location hometown nationality citizenship district region county "
-    "town province address street город страна регион адрес"
+    "town province город страна регион"
 )
 _DATE_WORDS: Final = stems_of("date day time year on дата год")
 

@@ -19,15 +19,19 @@ from oar_proxy.drafters.rules.intent import (
     Shown,
     Unread,
 )
-from oar_proxy.drafters.rules.names import BY_COMMENT, is_numeric, is_place
+from oar_proxy.drafters.rules.names import BY_COMMENT, is_date, is_numeric, is_place
 from oar_proxy.drafters.rules.tagging import Item
 
 _COPULA: Final = frozenset(("be", "equal", "named", "verb"))
 _GLUE: Final = frozenset(
     ("be", "do", "of", "for", "prep", "comma", "and", "verb", "have", "by", "rel", "with", "stop")
 )
-_LISTING: Final = frozenset(("", "command", "and", "comma", "stop", "distinct", "of", "both"))
+_LISTING: Final = frozenset(
+    ("", "command", "sort", "and", "comma", "stop", "distinct", "of", "both")
+)
 """What stands before a name that is to be shown."""
+_IN_WHICH: Final = ("in which", "in what")
+"""They ask for a set at a question's beginning; elsewhere they only join clauses."""
 _FILTERING: Final = frozenset(("with", "whose", "rel", "have"))
 
 
@@ -48,7 +52,21 @@ def _describes(value: Item, entity: Item) -> bool:
 
 def read(items: Sequence[Item]) -> Intent:
     """Read a question. Raises :class:`Unread`."""
-    return _Reader(items).read()
+    return _Reader(_without_its_name(items)).read()
+
+
+def _without_its_name(items: Sequence[Item]) -> list[Item]:
+    """Read ``the state whose name contains`` as ``the state contains``: a state is its name."""
+    kept: list[Item] = []
+    position = 0
+    while position < len(items):
+        kept.append(items[position])
+        position += 1
+        is_column = kept[-1].kind == "name" and not kept[-1].tables
+        following = [item.kind for item in items[position : position + 3]]
+        if is_column and following[:2] == ["whose", "name"] and following[2:] != ["value"]:
+            position += 2 if items[position + 1].text.lower() in ("name", "names") else 0
+    return kept
 
 
 class _Reader:
@@ -62,6 +80,7 @@ class _Reader:
         self._negated = False
         self._or = False
         self._limit: int | None = None
+        self._sorting = False
         self._subject: Mention | None = None
         self._possessor: Mention | None = None
         self._rules: tuple[Callable[[Item], bool], ...] = (
@@ -77,6 +96,7 @@ class _Reader:
             self._between_first,
             self._comparison_first,
             self._value_first,
+            self._number_first,
             self._named_value,
             self._name,
             self._flag,
@@ -93,6 +113,7 @@ class _Reader:
         if self._limit is not None:
             raise Unread("it is not clear what the number limits")
         self._settle_sentences()
+        self._settle_entities()
         return self._intent
 
     # --- looking around ---
@@ -262,7 +283,11 @@ class _Reader:
         mention, end = self._name_from(offset)
         if mention is None:
             raise Unread(f'it is not clear what "{item.text}" ranks')
-        counting = counted or not mention.item.columns
+        measured = any(
+            not m.partial and (is_numeric(m.column) or is_date(m.column))
+            for m in mention.item.columns
+        )
+        counting = counted or not mention.item.columns or (mention.item.tables and not measured)
         asked = bool(self._intent.shown) or self._kind(-1) in _FILTERING | {"by", "prep", "be"}
         self._at += end
         if counting:
@@ -300,7 +325,7 @@ class _Reader:
                 self._show(Shown(mention))
             self._rank(Ordering(mention, direction, hint=hint))
         elif self._intent.shown:
-            self._rank(Ordering(mention, direction))
+            self._rank(Ordering(mention, direction, hint=hint))
         else:
             self._show(Shown(mention, "max" if direction == "desc" else "min"))
         return True
@@ -361,8 +386,10 @@ class _Reader:
         return any(shown.function for shown in self._intent.shown)
 
     def _order(self, item: Item) -> bool:
-        if item.kind not in ("order", "direction", "alphabet"):
+        sorting = self._sorting and item.kind == "by"
+        if item.kind not in ("order", "direction", "alphabet") and not sorting:
             return False
+        self._sorting = False
         direction = item.value or None
         offset = 1
         while self._kind(offset) in ("order", "direction", "of", "by", "alphabet"):
@@ -389,7 +416,7 @@ class _Reader:
             direction = following.value
             offset = trailing + 1
         self._at += offset
-        if not mentions and item.kind == "order":
+        if not mentions and item.kind in ("order", "by"):
             raise Unread(f'it is not clear what "{item.text}" sorts by')
         if counted and mentions:
             self._intent.tables.extend(mentions)
@@ -401,14 +428,24 @@ class _Reader:
     def _without(self, item: Item) -> bool:
         if item.kind != "without":
             return False
-        target = self._peek(self._skip(1, ("distinct",)))
-        if target is None or target.kind != "name" or not target.tables:
+        offset = self._skip(1, ("distinct", "verb", "have"))
+        target = self._peek(offset)
+        if target is None or target.kind != "name":
             raise Unread(f'it is not clear what "{item.text}" excludes')
-        self._at += self._skip(1, ("distinct",)) + 1
-        self._subject = Mention(target)
-        self._intent.absent.append(self._subject)
-        self._filtering = True
+        if not target.tables:
+            self._at += offset
+            self._negated = self._filtering = True
+            return True
+        self._at += offset + 1
+        self._absent(target)
         return True
+
+    def _absent(self, target: Item) -> None:
+        """Note that what is asked for has none of these."""
+        self._subject = Mention(Item("name", target.text, tables=target.tables))
+        self._intent.absent.append([self._subject])
+        self._filtering = True
+        self._negated = False
 
     def _between_first(self, item: Item) -> bool:
         """``between 1 and 4 cylinders``, ``between 1970 and 1980``."""
@@ -437,6 +474,14 @@ class _Reader:
             return False
         operator, _, hint = item.value.partition(" ")
         operand = self._peek(1)
+        amount = self._peek(2)
+        if operand is not None and operand.kind == "name" and amount is not None:
+            # "after the year 2008", "under age 30"
+            if operand.tables or amount.kind != "number":
+                raise Unread(f'it is not clear what "{item.text}" compares')
+            self._at += 3
+            self._condition(Condition(Mention(operand), operator, (amount.value,), True))
+            return True
         if operand is None or operand.kind not in ("number", "value", "aggregate"):
             raise Unread(f'it is not clear what "{item.text}" compares')
         self._at += 2
@@ -450,13 +495,12 @@ class _Reader:
         return True
 
     def _above_aggregate(self, operand: Item, operator: str, hint: str) -> None:
-        mention, end = self._name_from(self._skip(0, ("of",)))
-        if mention is not None and mention.item.columns:
+        named, end = self._name_from(self._skip(0, ("of",)))
+        mention = named if named is not None and named.item.columns else None
+        if mention is not None:
             self._at += end
         elif not hint:
             raise Unread(f'it is not clear what "{operand.text}" is taken of')
-        else:
-            mention = None
         self._condition(Condition(mention, operator, hint=hint or None, aggregate=operand.value))
 
     def _above_amount(self, item: Item, operand: Item, operator: str) -> None:
@@ -495,7 +539,7 @@ class _Reader:
         return None
 
     def _value_first(self, item: Item) -> bool:
-        """``the Alton airport``, ``in Aberdeen``, ``in 1980``."""
+        """``the Alton airport``, ``in Aberdeen``."""
         if item.kind == "value":
             if item.inflected:
                 raise Unread(f'put "{item.text}" in quotes, exactly as it is stored')
@@ -522,12 +566,35 @@ class _Reader:
                 else:
                     self._condition(Condition(mention, "=", (item.value,)))
                 return True
+        return False
+
+    def _number_first(self, item: Item) -> bool:
+        """``2 or more songs``, ``4 cylinders``, ``in 1980``."""
+        if item.kind != "number":
             return False
-        if item.kind == "number" and self._kind(-1) in ("prep", "distinct") and _is_year(item):
+        if self._kind(1) in ("or more", "or less"):
+            operator = ">=" if self._kind(1) == "or more" else "<="
+            self._at += 2
+            self._above_amount(item, item, operator)
+            return True
+        following = self._peek(1)
+        if following is not None and following.kind == "name":
+            mention = self._counted_column(following)
+            if mention is not None:
+                self._condition(Condition(mention, "=", (item.value,), True))
+                return True
+        if self._kind(-1) in ("prep", "distinct") and _is_year(item):
             self._at += 1
             self._condition(Condition(None, "=", (item.value,), True, "date"))
             return True
         return False
+
+    def _counted_column(self, following: Item) -> Mention | None:
+        """Read the column behind a number, as in ``with 4 cylinders``."""
+        if following.tables or not all(is_numeric(m.column) for m in following.columns):
+            return None
+        self._at += 2
+        return Mention(following)
 
     def _values(self, first: Item) -> tuple[str, ...]:
         """Read the values that follow a first one: ``'a' or 'b'``."""
@@ -559,6 +626,17 @@ class _Reader:
             return False
         if self._compared(item):
             return True
+        if item.tables and self._negated:
+            if not self._intent.tables:
+                raise Unread("it is not clear what is negated")
+            self._at += 1
+            self._absent(item)
+            return True
+        if item.tables and self._beside_absent():
+            self._at += 1
+            self._subject = Mention(Item("name", item.text, tables=item.tables))
+            self._intent.absent[-1].append(self._subject)
+            return True
         mention, end = self._name_from(0)
         assert mention is not None
         if end == 2:
@@ -585,6 +663,11 @@ class _Reader:
         self._show(Shown(mention))
         return True
 
+    def _beside_absent(self) -> bool:
+        """Tell whether an entity named here is part of what is absent."""
+        absent = self._intent.absent
+        return bool(absent) and self._filtering and any(m is self._subject for m in absent[-1])
+
     def _compared(self, item: Item) -> bool:
         """Read a name with its comparison: ``age is over 30``, ``city 'Bonn'``."""
         between = _COPULA | {"not", "of", "either", "do", "have", "rel"}
@@ -601,7 +684,7 @@ class _Reader:
         if operand.kind == "like":
             return self._like(item, operand, offset, negated)
         if operand.kind == "compare" and item.columns:
-            if item.tables or said & {"have", "rel"}:
+            if item.tables or said & {"have", "rel", "do"}:
                 return False
             return self._ranged(item, operand, offset, negated)
         if operand.kind == "between" and item.columns:
@@ -683,7 +766,10 @@ class _Reader:
         if item.kind == "not":
             self._negated = True
         elif item.kind == "distinct":
-            self._intent.distinct = True
+            self._intent.distinct |= item.text.lower() not in _IN_WHICH or self._at == 0
+        elif item.kind == "sort":
+            self._sorting = True
+            self._filtering = False
         elif item.kind == "or":
             self._or = True
         elif item.kind == "either":
@@ -713,6 +799,13 @@ class _Reader:
             self._filtering = True
         self._at += 1
         return True
+
+    def _settle_entities(self) -> None:
+        """Take what is counted for each as an entity, where it could be a column as well."""
+        for shown in self._intent.shown if self._intent.having else ():
+            both = shown.mention.item.tables and shown.mention.item.columns
+            if both and not shown.function and shown.mention not in self._intent.tables:
+                self._intent.tables.insert(0, shown.mention)
 
     def _settle_sentences(self) -> None:
         """Let a last sentence that lists columns say what to show, if it does."""

@@ -59,9 +59,14 @@ class Resolver:
         matches = mention.item.columns
         if not matches:
             return self.label(self.table(mention))
-        for tables in self._nearest(mention):
+        nearest = self._nearest(mention)
+        owners = nearest[0] if mention.owner is not None else None
+        for tables in nearest:
             keys = {table.key for table in tables}
             inside = [match for match in matches if match.table.key in keys]
+            if mention.following and tables is not owners:
+                # "descriptions for templates" are not some other table's descriptions
+                inside = [match for match in inside if match.score > WITHOUT_TABLE]
             if inside:
                 return _one(mention, _best(inside))
         outside = [m for m in matches if not m.partial and m.score > WITHOUT_TABLE]

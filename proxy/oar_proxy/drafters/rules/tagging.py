@@ -13,6 +13,8 @@ from oar_proxy.drafters.rules.names import (
     Names,
     TableMatch,
     label_of,
+    split_name,
+    stems,
 )
 from oar_proxy.drafters.rules.words import (
     LONGEST_PHRASE,
@@ -137,7 +139,7 @@ def _name_at(tokens: Sequence[Token], start: int, names: Names) -> tuple[Item | 
         if span[0].lower in _INNER or any(t.lower in _BREAKS for t in span[:-1]):
             continue
         item = _named(span, names)
-        if item is None or _possessed(span, item, names):
+        if item is None or not _in_order(span, item, names):
             continue
         if item.whole_column or item.tables:
             return item, width
@@ -168,13 +170,24 @@ def _named(span: Sequence[Token], names: Names) -> Item | None:
     return Item("name", " ".join(t.text for t in span), columns=columns, tables=tables)
 
 
-def _possessed(span: Sequence[Token], item: Item, names: Names) -> bool:
-    """Tell whether ``name of the airline`` is better read as a column *of* a table."""
+def _in_order(span: Sequence[Token], item: Item, names: Names) -> bool:
+    """Tell whether ``year of birth`` may be one name.
+
+    It may be when a column is called ``year_of_birth`` or ``birth_year``; not when what stands
+    behind ``of`` is a table, whose column is meant then, or the other way round.
+    """
     last = next((n for n in range(len(span) - 1, -1, -1) if span[n].lower == "of"), None)
     if last is None or any("_of_" in match.column.name.lower() for match in item.columns):
-        return False
+        return True
+    if span[0].lower == "number":
+        return bool(item.columns)
+    turned = [t for t in (*span[last + 1 :], *span[:last]) if t.lower not in _INNER]
+    joined = stem("".join(stem(t.text) for t in turned))
+    said = {stem("".join(stems(split_name(m.column.name)))) for m in item.columns if not m.partial}
     after = _named(span[last + 1 :], names)
-    return after is not None and bool(after.tables) and after.tables[0].score >= BY_COMMENT
+    if after is not None and after.tables and after.tables[0].score >= BY_COMMENT:
+        return False
+    return joined in said or any(m.column.comment for m in item.columns)
 
 
 def _name_wins(name: Item, width: int, phrase: Item | None, length: int) -> bool:

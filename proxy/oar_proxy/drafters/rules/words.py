@@ -231,7 +231,8 @@ VOCABULARY: Final = _vocabulary(
             "|them|this|these|those|also|so far|in total|listed|exist|exists|existing|available"
             "|recorded|we|you|can|could|respective|corresponding|respectively|currently|possible"
             "|ever|any|as|just|only|his or her|he or she|own|some|such"
-            "|please list|in the table|in the tables|in the database|database|table|tables|data"
+            "|please list|in the table|in the tables|in the database|as well|database|table"
+            "|tables|data"
             "|information|value|values|details of|would|will|i|want|to know|know|overall"
             "|what|то|что|это|какая|какие|какой|какое|каков|какова|каковы|кто|все|всех"
             "|мне|есть|был|была|было|были|имеется|существует|чему|равна|равен|равно"
@@ -246,10 +247,15 @@ VOCABULARY: Final = _vocabulary(
             "|corresponds|corresponding to|occur|occurred|contained|stored|happened|held|given"
             "|record|work|works|working|go|went|through|include|includes|included|get|gets"
             "|received|receive|related|shared|taken|done|provided|assigned|kept|based|registered"
+            "|perform|performs|performed|performing|operate|operated|operating|undergo|underwent"
+            "|undergone|gone|conduct|conducted|run|runs|serve|serves|served|play|plays|playing"
+            "|manage|manages|managed|sell|sells|sold|attend|attended|hold|holds|owned|owning"
         ),
         Sense("both"): "both",
         Sense("ask", "place"): "where|где",
         Sense("ask", "date"): "when|когда",
+        Sense("ask", "cost"): "how much",
+        Sense("sort"): "sort|order",
         Sense("ask", "age"): "how old",
         Sense("ask", "weight"): "how heavy",
         Sense("ask", "height"): "how tall",
@@ -257,7 +263,7 @@ VOCABULARY: Final = _vocabulary(
         Sense("of"): "of",
         Sense("for"): "for|для",
         Sense("prep", "place"): "in|from|at|within|в|во|из",
-        Sense("prep"): "on|to|into|among|на|у|к|от|со стороны",
+        Sense("prep"): "on|to|into|across|among|на|у|к|от|со стороны",
         Sense("unsupported"): (
             "different from|differs from|differ from|same as|except for|instead of"
             "|respectively different|each other|ratio|percentage|percent of|difference between"
@@ -305,7 +311,7 @@ VOCABULARY: Final = _vocabulary(
         ),
         # superlatives of any quantity
         Sense("most", "desc"): (
-            "highest|largest|greatest|biggest|most|maximum number of|top|best|highly"
+            "highest|largest|greatest|biggest|most|top|best|highly"
             "|самый большой|самая большая|наибольшая|наибольший|наибольшее|больше всего"
         ),
         Sense("most", "asc"): (
@@ -385,9 +391,9 @@ VOCABULARY: Final = _vocabulary(
             "|в каждой|у каждого|у каждой|по каждым|по"
         ),
         Sense("order"): (
-            "sorted by|ordered by|order by|sort by|sorted in|ordered in|in order of|ranked by"
+            "sorted by|ordered by|order by|sorted in|ordered in|in order of|ranked by"
             "|sorted according to|ordered according to|sorted|ordered|arranged by|in the order of"
-            "|sort the results by|order them by|sort them by|отсортированные по|упорядоченные по"
+            "|by order of|отсортированные по|упорядоченные по"
             "|в порядке|сортировка по|отсортируй по|отсортировать по"
         ),
         Sense("direction", "asc"): (
