@@ -10,6 +10,7 @@ from typing import get_args
 import click
 import pytest
 import typer.main
+from oar_adapters.registry import open_adapter
 from oar_proxy import errors
 from oar_proxy.cli import app
 from oar_proxy.settings import Settings
@@ -96,6 +97,16 @@ def test_no_heading_is_left_of_what_is_gone():
     known = SETTINGS.keys() | COMMANDS.keys()
     shaped = {name for name in OPERATOR if name.startswith("oar ") or re.search(r"\w[._]\w", name)}
     assert shaped - known == set()
+
+
+@pytest.mark.parametrize("adapter", ["postgres", "sqlite"])
+def test_every_option_of_an_adapter_is_in_the_table(adapter: str):
+    text = (DOCS / "adapters.md").read_text(encoding="utf-8")
+    documented = re.findall(rf"^\| `{adapter}\w*` \| `(\w+)` \|", text, flags=re.MULTILINE)
+    with pytest.raises(ValueError, match="unknown option nonsense") as caught:
+        open_adapter(f"{adapter}:///x", {"nonsense": ""})
+    known = str(caught.value).partition(" takes ")[2].split(", ")
+    assert sorted(documented) == known
 
 
 def all_errors(base: type[errors.OarError] = errors.OarError) -> Iterator[type[errors.OarError]]:
