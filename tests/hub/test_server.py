@@ -399,7 +399,7 @@ def as_user(uid, work):
             os.setgid(uid)
             os.setuid(uid)
             text = work()
-        except BaseException as error:  # noqa: BLE001 - a child must not go on as the test run
+        except BaseException as error:  # a child must not go on as the test run
             text = repr(error)
         os.write(writing, text.encode())
         os._exit(0)
