@@ -84,7 +84,8 @@ async def replay(
 ) -> dict[str, Scores]:
     """Ask every question that has rows, with each model's recorded draft of it: model → scores.
 
-    Raises what starting the proxy raises.
+    Raises what starting the proxy raises, and :class:`~oar_bench.layout.BenchmarkError` for an
+    organisation that cannot be merged.
     """
     asked = {model: list(_recorded(benchmark, model, drafts[model])) for model in drafts}
     file = directory / "drafts.jsonl"

@@ -107,7 +107,7 @@ def fidelity_command(
         CONSOLE.print(table)
         _print_faults(fault for _, tally in tallies for fault in tally.faults)
     typer.echo(json.dumps(result))
-    raise typer.Exit(1 if result["different"] or result["failed"] else 0)
+    raise typer.Exit(1 if any(tally.faults for _, tally in tallies) else 0)
 
 
 class DrafterKind(enum.StrEnum):
@@ -139,7 +139,10 @@ def ask_command(
                 continue
             files = benchmark.drafts if drafts is None else {drafts.stem: drafts}
             recorded = {model: read_drafts(path) for model, path in files.items()}
-            scores = asyncio.run(ask.replay(benchmark, recorded, directory))
+            try:
+                scores = asyncio.run(ask.replay(benchmark, recorded, directory))
+            except BenchmarkError as error:
+                _refuse(str(error))
             runs |= {model: score for model, score in scores.items() if score.questions}
     _print_scores(runs)
     _print_faults(fault for scores in runs.values() for fault in scores.faults)

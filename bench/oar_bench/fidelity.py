@@ -10,7 +10,7 @@ import psycopg
 
 from oar_bench.compare import Verdict
 from oar_bench.harness import Client, serve
-from oar_bench.layout import Benchmark, Organisation, Question
+from oar_bench.layout import Benchmark, BenchmarkError, Organisation, Question
 from oar_bench.reference import Reference, gold_statement, judge, open_reference
 
 
@@ -41,6 +41,8 @@ async def measure(
 ) -> dict[str, Tally]:
     """Run up to ``limit`` gold statements of each organisation: organisation → counts.
 
+    An organisation that cannot be merged has a fault and no counts.
+
     Hub and reference live below ``directory``. Raises what starting them raises.
     """
     tallies = {}
@@ -50,7 +52,12 @@ async def measure(
         served.client() as client,
     ):
         for organisation in organisations:
-            await reference.load(organisation)
+            try:
+                await reference.load(organisation)
+            except BenchmarkError as error:
+                why = Fault(organisation.name, "all", str(error))
+                tallies[organisation.name] = Tally(faults=[why])
+                continue
             asked = [q for q in benchmark.questions if q.org == organisation.name]
             tallies[organisation.name] = await _measure(reference, client, asked[:limit])
     return tallies

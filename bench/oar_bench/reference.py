@@ -60,7 +60,8 @@ class Reference:
 
         ``keys``: declare the primary keys SQLite declares (a statement may then group by one and
         select what depends on it), except on split tables and where the rows do not keep them.
-        Raises :class:`~oar_bench.layout.BenchmarkError` for columns that do not merge.
+        Raises :class:`~oar_bench.layout.BenchmarkError` for columns that do not merge, and for
+        values that are not of the published type.
         """
         parts: dict[str, list[_Part]] = {}
         for owner in organisation.with_rows:
@@ -74,7 +75,12 @@ class Reference:
         for name, held in parts.items():
             if any(part.shape != held[0].shape for part in held):
                 raise BenchmarkError(f"{organisation.name}: owners of {name} differ in its columns")
-            await self._create(organisation.name, name, held, keys=keys and len(held) == 1)
+            try:
+                await self._create(organisation.name, name, held, keys=keys and len(held) == 1)
+            except (psycopg.DataError, sqlite3.Error) as error:
+                raise BenchmarkError(
+                    f"{organisation.name}: the rows of {name} are not of its columns' types"
+                ) from error
 
     async def _create(self, schema: str, name: str, held: list[_Part], *, keys: bool) -> None:
         columns = sql.SQL(", ").join(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 from oar_bench.cli import app
@@ -58,6 +60,16 @@ def test_fidelity(gold_only):
     }, result.stdout
     assert result.exit_code == 0
     assert "Shop" in result.stdout
+
+
+def test_an_organisation_that_cannot_be_merged_is_a_fault(gold_only):
+    with closing(sqlite3.connect(gold_only / "orgs" / "Shop" / "valarie.sqlite")) as database:
+        database.execute("INSERT INTO \"order\" VALUES (4, 'four', NULL)")
+        database.commit()
+    result = run("fidelity", "--data", gold_only)
+    assert result.exit_code == 1
+    assert "the rows of order are not of its columns' types" in " ".join(result.stdout.split())
+    assert json.loads(result.stdout.splitlines()[-1])["statements"] == 0
 
 
 def test_fidelity_of_some_statements_as_json_alone(gold_only):
