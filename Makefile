@@ -1,5 +1,7 @@
 # The commands of this project, the same ones for people and for CI. `make help` lists them.
-VENV := .venv
+# Somewhere else when this folder may not be entered by other users: as root, the embedded
+# PostgreSQL runs as one.
+VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
@@ -13,7 +15,7 @@ help: ## this list
 setup: $(STAMP) ## make .venv with everything in it; quick when nothing changed
 
 $(STAMP): pyproject.toml requirements.lock scripts/setup
-	@PYTHON='$(PYTHON)' scripts/setup
+	@PYTHON='$(PYTHON)' VENV='$(VENV)' scripts/setup
 	@touch $@
 
 demo: $(STAMP) ## start a marketplace with four owners and ask it questions; ARGS=--once to stop then
