@@ -84,7 +84,7 @@ class ModelDrafter:
                     raise self._unavailable(error) from None
             except litellm.exceptions.ContentPolicyViolationError:
                 raise DrafterUnavailable("the model refused the question") from None
-            except litellm.exceptions.OpenAIError as error:
+            except litellm.exceptions.openai.OpenAIError as error:  # the root of litellm's own
                 raise self._unavailable(error) from None
             # Jitter, so that clients stopped by one rate limit do not return together.
             await asyncio.sleep(max(asked, pause * random.uniform(0.5, 1.0)))  # noqa: S311

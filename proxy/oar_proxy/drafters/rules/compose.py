@@ -40,12 +40,12 @@ _FUNCTIONS: Final = {"avg": exp.Avg, "max": exp.Max, "min": exp.Min, "sum": exp.
 _OPERATORS: Final = {"=": exp.EQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT, ">=": exp.GTE}
 
 
-def compose(intent: Intent, names: Names, qualified: frozenset[str]) -> str:
+def compose(intent: Intent, names: Names, joins: Joins, qualified: frozenset[str]) -> str:
     """Return the SQL of an intent; tables whose name is in ``qualified`` keep their schema.
 
     Raises :class:`Unread`.
     """
-    return _Composer(intent, names, qualified).compose()
+    return _Composer(intent, names, joins, qualified).compose()
 
 
 @dataclass(slots=True)
@@ -66,9 +66,11 @@ class _Branch:
 
 
 class _Composer:
-    def __init__(self, intent: Intent, names: Names, qualified: frozenset[str]) -> None:
+    def __init__(
+        self, intent: Intent, names: Names, joins: Joins, qualified: frozenset[str]
+    ) -> None:
         self._intent = intent
-        self._joins = Joins(names.tables)
+        self._joins = joins
         self._tables = {table.key: table for table in names.tables}
         self._resolver = Resolver(intent, names, self._joins)
         self._qualified = qualified

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Final
@@ -12,12 +12,12 @@ from oar_adapters.interface import base_type
 from oar_proxy.catalog import PublishedColumn, PublishedTable, TableName
 from oar_proxy.drafters.rules.names import (
     CODE_WORDS,
-    GENERIC_TABLE_WORDS,
+    core_stems,
     is_numeric,
     is_text,
     key_of,
+    name_stems,
     split_name,
-    stems,
 )
 from oar_proxy.drafters.rules.words import RELATED, likeness, stem
 
@@ -57,21 +57,24 @@ class Joins:
 
     def __init__(self, tables: Sequence[PublishedTable]) -> None:
         self._tables = {table.key: table for table in tables}
-        self._edges: dict[frozenset[TableName], list[Edge]] = {}
-        pairs = list(combinations(tables, 2))
+        self._edges = _same_keys(tables)
         shared = {
-            column
-            for one, other in pairs
-            for edge in _same_keys(one, other)
-            for column in ((one.key, edge.left_column.name), (other.key, edge.right_column.name))
+            end
+            for edges in self._edges.values()
+            for edge in edges
+            for end in (
+                (edge.left.key, edge.left_column.name),
+                (edge.right.key, edge.right_column.name),
+            )
         }
-        for one, other in pairs:
-            edges = _same_keys(one, other) or [
-                *_references(one, other, shared),
-                *_references(other, one, shared),
-            ]
-            if edges:
-                self._edges[frozenset((one.key, other.key))] = edges
+        related = frozenset(self._edges)
+        for edge in _references(tables, shared):
+            if edge.ends not in related:
+                self._edges.setdefault(edge.ends, []).append(edge)
+        self._near: dict[TableName, list[TableName]] = {}
+        for one, other in sorted(map(sorted, self._edges)):
+            self._near.setdefault(one, []).append(other)
+            self._near.setdefault(other, []).append(one)
 
     def between(self, one: TableName, other: TableName) -> Sequence[Edge]:
         """Return the ways two tables join directly."""
@@ -104,10 +107,8 @@ class Joins:
             paths = [
                 (*path, table)
                 for path in paths
-                for table in self._tables
-                if table not in path
-                and table not in sources
-                and frozenset((path[-1], table)) in self._edges
+                for table in self._near.get(path[-1], ())
+                if table not in path and table not in sources
             ]
             reached = [path for path in paths if path[-1] == target]
             if len(reached) == 1:
@@ -126,46 +127,93 @@ class Joins:
         raise NoJoin("the tables can be joined on more than one column")
 
 
-def _same_keys(one: PublishedTable, other: PublishedTable) -> list[Edge]:
-    """Return a pair's keys of the same name; ``id`` alone names each table's own."""
-    return [
-        Edge(one, a, other, b, _needs_cast(a, b))
-        for a in one.columns
-        for b in other.columns
-        if a.name == b.name
-        and len(split_name(a.name)) > 1
-        and _is_reference(one, a, other, b)
-        and _comparable(a, b)
-    ]
+def _key_names(tables: Sequence[PublishedTable]) -> frozenset[str]:
+    """Return the names of columns that identify rows, of this table or, as it comes first, that.
+
+    An ``…_id`` that no table is kept by is some other system's, and joins nothing.
+    """
+    names = {key.name for table in tables if (key := key_of(table)) is not None}
+    first = {table.columns[0].name for table in tables if table.columns}
+    return frozenset(names | {n for n in first if name_stems(n)[-1:] == (_ID,)})
+
+
+def _same_keys(tables: Sequence[PublishedTable]) -> dict[frozenset[TableName], list[Edge]]:
+    """Return pairs' keys of the same name; ``id`` alone names each table's own."""
+    holders: dict[str, list[tuple[PublishedTable, PublishedColumn]]] = {}
+    keys = _key_names(tables)
+    for table in tables:
+        for column in table.columns:
+            if column.name in keys and len(split_name(column.name)) > 1:
+                holders.setdefault(column.name, []).append((table, column))
+    edges: dict[frozenset[TableName], list[Edge]] = {}
+    for held in holders.values():
+        for (one, a), (other, b) in combinations(held, 2):
+            if _is_reference(one, a, other, b) and _comparable(a, b):
+                edge = Edge(one, a, other, b, _needs_cast(a, b))
+                edges.setdefault(edge.ends, []).append(edge)
+    return edges
 
 
 def _references(
-    source: PublishedTable, target: PublishedTable, shared: Set[tuple[TableName, str]]
-) -> list[Edge]:
-    """Return columns of one table that name the other: ``airline`` or ``source_airport_id``.
+    tables: Sequence[PublishedTable], shared: Set[tuple[TableName, str]]
+) -> Iterator[Edge]:
+    """Find columns that name another table: ``airline`` or ``source_airport_id``.
 
     A column in ``shared`` is a key of its own name elsewhere: ``student_course_id`` may end like
     a course's id and still is an enrolment's.
     """
-    key = key_of(target)
-    if key is None:
-        return []
-    own = stems(split_name(target.name))
-    core = tuple(word for word in own if word not in GENERIC_TABLE_WORDS) or own
-    found = []
-    for column in source.columns:
-        if column is key_of(source):
-            continue
-        words = stems(split_name(column.name))
-        if len(words) > 1 and words[-1] in CODE_WORDS:
-            words = words[:-1]
-        whole = len(words) >= len(core) and _alike(words[-len(core) :], core)
-        if len(words) > len(core) and (source.key, column.name) in shared:
-            whole = False
-        head = _alike(words, core[-1:]) and not _needs_cast(column, key)
-        if (whole or head) and _comparable(column, key):
-            found.append(Edge(source, column, target, key, _needs_cast(column, key)))
-    return found
+    by_head: dict[str, list[PublishedTable]] = {}
+    for table in tables:
+        by_head.setdefault(core_stems(table.name)[-1], []).append(table)
+    like: dict[str, list[PublishedTable]] = {}
+    for source in tables:
+        own = key_of(source)
+        for column in source.columns:
+            words = _without_code(column)
+            if words[-1] not in like:
+                like[words[-1]] = [
+                    table
+                    for head, headed in by_head.items()
+                    if likeness(words[-1], head) >= RELATED
+                    for table in headed
+                ]
+            for target in like[words[-1]] if column is not own else ():
+                key = None
+                if target is not source:
+                    key = _named_key(column, words, target, (source.key, column.name) in shared)
+                if key is not None:
+                    yield Edge(source, column, target, key, _needs_cast(column, key))
+
+
+def _without_code(column: PublishedColumn) -> tuple[str, ...]:
+    words = name_stems(column.name)
+    return words[:-1] if len(words) > 1 and words[-1] in CODE_WORDS else words
+
+
+def _named_key(
+    column: PublishedColumn, words: tuple[str, ...], target: PublishedTable, shared: bool
+) -> PublishedColumn | None:
+    """Return the column of a table that a column named after the table points to."""
+    core = core_stems(target.name)
+    whole = len(words) >= len(core) and _alike(words[-len(core) :], core)
+    if shared and len(words) > len(core):
+        whole = False
+    if not whole and len(words) > 1:
+        return None
+    key = _referred(target, name_stems(column.name)[-1:])
+    if key is None or not _comparable(column, key):
+        return None
+    # By the last word of a longer name only, and of another type: that is too far fetched.
+    return key if whole or not _needs_cast(column, key) else None
+
+
+def _referred(target: PublishedTable, ending: tuple[str, ...]) -> PublishedColumn | None:
+    """Return what ``set_code`` refers to in a table: its ``code``, or else its key."""
+    if ending and ending[0] in CODE_WORDS:
+        for column in target.columns:
+            if name_stems(column.name) == ending:
+                return column
+    return key_of(target)
 
 
 def _alike(words: Sequence[str], others: Sequence[str]) -> bool:
@@ -182,7 +230,7 @@ def _is_reference(
 
     Two addresses that share a ``zip_code`` are not related by it.
     """
-    last = stems(split_name(a.name))[-1]
+    last = name_stems(a.name)[-1]
     return last == _ID or (last in CODE_WORDS and (key_of(one) is a or key_of(other) is b))
 
 

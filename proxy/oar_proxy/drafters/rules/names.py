@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from oar_proxy.catalog import Catalog, PublishedColumn, PublishedTable
@@ -55,21 +56,37 @@ BY_COMMENT: Final = 0.96
 WITHOUT_CODE: Final = 0.85
 BY_HEAD: Final = 0.8
 BY_ROLE: Final = 0.8
+_REMEMBERED_WORDS: Final = 10_000
+"""Words of questions whose likenesses are kept; a bound, so that questions cannot fill memory."""
 PARTIAL: Final = 0.5
 
 
+@lru_cache(maxsize=100_000)
 def split_name(name: str) -> tuple[str, ...]:
     """Return the words of an identifier: ``pvz_city``, ``pvzCity`` → ``pvz``, ``city``."""
-    return tuple(_SPLIT.findall(_CAMEL.sub("_", name).lower()))
+    return tuple(_SPLIT.findall(_CAMEL.sub("_", name).lower())) or (name.lower(),)
 
 
 def stems(words: Sequence[str]) -> tuple[str, ...]:
     """Return the stems of words, without those that only join others."""
-    return tuple(stem(word) for word in words if word not in _JOINING_WORDS)
+    return tuple(stem(w) for w in words if w not in _JOINING_WORDS) or tuple(map(stem, words))
+
+
+@lru_cache(maxsize=100_000)
+def name_stems(name: str) -> tuple[str, ...]:
+    """Return the stems of an identifier's words; at least one."""
+    return stems(split_name(name))
+
+
+@lru_cache(maxsize=100_000)
+def core_stems(name: str) -> tuple[str, ...]:
+    """Return the stems of a table's name without words like ``data`` that say nothing."""
+    words = name_stems(name)
+    return tuple(word for word in words if word not in GENERIC_TABLE_WORDS) or words
 
 
 class Names:
-    """An index of one catalog's names and comments."""
+    """An index of one catalog's names and comments: built once, asked for every stretch."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.tables = tuple(catalog.tables[key] for key in sorted(catalog.tables))
@@ -79,20 +96,27 @@ class Names:
             for t in self.tables
             for c in t.columns
         ]
+        self._tables_by_stem = _by_stem([phrases for _, phrases in self._table_phrases])
+        self._columns_by_stem = _by_stem(
+            [[*phrases, *roles] for _, _, phrases, roles in self._column_phrases]
+        )
+        self._like: dict[str, tuple[list[int], list[int]]] = {}
 
     def match_tables(self, words: Sequence[str]) -> tuple[TableMatch, ...]:
         """Return the tables that words name, best first; words are stems."""
-        found = [
-            TableMatch(table, score)
-            for table, phrases in self._table_phrases
-            if (score := max((_whole(words, phrase) for phrase in phrases), default=0.0)) > 0
-        ]
+        found = []
+        for number in self._candidates(words)[0]:
+            table, phrases = self._table_phrases[number]
+            score = max((_whole(words, phrase) for phrase in phrases), default=0.0)
+            if score:
+                found.append(TableMatch(table, score))
         return tuple(sorted(found, key=lambda match: (-match.score, match.table.key)))
 
     def match_columns(self, words: Sequence[str]) -> tuple[ColumnMatch, ...]:
         """Return the columns that words name, best first; words are stems."""
         found = []
-        for table, column, phrases, roles in self._column_phrases:
+        for number in self._candidates(words)[1]:
+            table, column, phrases, roles = self._column_phrases[number]
             score = max((_whole(words, phrase) for phrase in (*phrases, *roles)), default=0.0)
             partial = False
             if not score:
@@ -102,10 +126,31 @@ class Names:
                 found.append(ColumnMatch(table, column, score, partial))
         return tuple(sorted(found, key=lambda m: (-m.score, m.table.key, m.column.name)))
 
+    def _candidates(self, words: Sequence[str]) -> tuple[Iterable[int], Iterable[int]]:
+        """Return the numbers of tables and columns with a word like every word, or all as one."""
+        found = [self._like_word(word) for word in words]
+        tables = set.intersection(*(set(one) for one, _ in found))
+        columns = set.intersection(*(set(one) for _, one in found))
+        if len(words) > 1:
+            joined = self._like_word("".join(words))
+            tables.update(joined[0])
+            columns.update(joined[1])
+        return tables, columns
+
+    def _like_word(self, word: str) -> tuple[list[int], list[int]]:
+        if word not in self._like:
+            if len(self._like) >= _REMEMBERED_WORDS:
+                self._like.clear()
+            self._like[word] = (
+                _numbers_like(word, self._tables_by_stem),
+                _numbers_like(word, self._columns_by_stem),
+            )
+        return self._like[word]
+
     @staticmethod
     def _phrases_of_table(table: PublishedTable) -> list[_Phrase]:
-        words = stems(split_name(table.name))
-        core = tuple(w for w in words if w not in GENERIC_TABLE_WORDS) or words
+        words = name_stems(table.name)
+        core = core_stems(table.name)
         phrases = [_Phrase(words, FULL), _Phrase(core, FULL)]
         if len(core) > 1:
             phrases.extend(_Phrase(core[start:], BY_HEAD) for start in range(1, len(core)))
@@ -114,9 +159,8 @@ class Names:
 
     @staticmethod
     def _phrases_of_column(table: PublishedTable, column: PublishedColumn) -> list[_Phrase]:
-        words = stems(split_name(column.name))
-        own = stems(split_name(table.name))
-        core = tuple(w for w in own if w not in GENERIC_TABLE_WORDS) or own
+        words = name_stems(column.name)
+        core = core_stems(table.name)
         phrases = [_Phrase(words, FULL)]
         if len(words) > 1 and words[-1] in _UNIT_WORDS:
             phrases.append(_Phrase(words[:-1], WITHOUT_UNIT))
@@ -131,10 +175,27 @@ class Names:
         return phrases
 
 
+def _by_stem(names: Sequence[Sequence[_Phrase]]) -> dict[str, set[int]]:
+    """Return which names have a stem, or are it when written as one word."""
+    index: dict[str, set[int]] = {}
+    for number, phrases in enumerate(names):
+        for phrase in phrases:
+            for word in (*phrase.stems, "".join(phrase.stems)):
+                index.setdefault(word, set()).add(number)
+    return index
+
+
+def _numbers_like(word: str, index: Mapping[str, set[int]]) -> list[int]:
+    numbers: set[int] = set()
+    for other, own in index.items():
+        if likeness(word, other):
+            numbers |= own
+    return sorted(numbers)
+
+
 def _role_phrases(table: PublishedTable, column: PublishedColumn) -> list[_Phrase]:
     """Return what a column is called for its part in the table: its name, its id."""
-    own = stems(split_name(table.name))
-    core = tuple(w for w in own if w not in GENERIC_TABLE_WORDS) or own
+    core = core_stems(table.name)
     phrases = []
     for part, word in ((label_of(table), "name"), ((key_of(table),), "id")):
         if len(part) == 1 and part[0] is column:
@@ -191,6 +252,7 @@ _PLACES: Final = stems_of(
     "city country state location hometown nationality citizenship district region county "
     "town province город страна регион"
 )
+_KINDS_OF_NAME: Final = stems_of("full display short common official summary")
 _DATE_WORDS: Final = stems_of("date day time year on дата год")
 
 
@@ -224,14 +286,14 @@ def has_word(column: PublishedColumn, word: str) -> bool:
     return any(
         likeness(stem(word), own)
         for own in (
-            *stems(split_name(column.name)),
+            *name_stems(column.name),
             *(w for phrase in _comment_phrases(column.comment) for w in phrase),
         )
     )
 
 
 def _has(column: PublishedColumn, words: frozenset[str]) -> bool:
-    own = set(stems(split_name(column.name)))
+    own = set(name_stems(column.name))
     for phrase in _comment_phrases(column.comment):
         own.update(phrase)
     return bool(own & words)
@@ -242,19 +304,19 @@ def key_of(table: PublishedTable) -> PublishedColumn | None:
     if len(table.primary_key) == 1:
         return table.column(table.primary_key[0])
     for column in table.columns:
-        words = stems(split_name(column.name))
+        words = name_stems(column.name)
         if words in ((stem("id"),), (stem("code"),)):
             return column
-    core = stems(split_name(table.name))
+    core = name_stems(table.name)
     for column in table.columns:
-        words = stems(split_name(column.name))
+        words = name_stems(column.name)
         if words[-1] in CODE_WORDS and words[:-1] and _ends(core, words[:-1]):
             return column
     first = table.columns[0] if table.columns else None
     if (
         first is not None
-        and stems(split_name(first.name))[-1] in CODE_WORDS
-        and len([c for c in table.columns if stems(split_name(c.name))[-1] in CODE_WORDS]) == 1
+        and name_stems(first.name)[-1] in CODE_WORDS
+        and len([c for c in table.columns if name_stems(c.name)[-1] in CODE_WORDS]) == 1
     ):
         return first
     return None
@@ -266,8 +328,7 @@ def _ends(words: Sequence[str], tail: Sequence[str]) -> bool:
 
 def label_of(table: PublishedTable) -> tuple[PublishedColumn, ...]:
     """Return the columns a person would call a row by; none when that is not evident."""
-    own = stems(split_name(table.name))
-    core = tuple(w for w in own if w not in GENERIC_TABLE_WORDS) or own
+    core = core_stems(table.name)
     wanted = (
         (stem("name"),),
         (*core, stem("name")),
@@ -279,7 +340,10 @@ def label_of(table: PublishedTable) -> tuple[PublishedColumn, ...]:
     )
     for words in wanted:
         for column in table.columns:
-            if _same(stems(split_name(column.name)), words) and is_text(column):
+            if _same(name_stems(column.name), words) and is_text(column):
                 return (column,)
-    named = [c for c in table.columns if stems(split_name(c.name))[-1] == stem("name")]
-    return (named[0],) if len(named) == 1 else ()
+    named = [c for c in table.columns if name_stems(c.name)[-1:] == (stem("name"),)]
+    if len(named) != 1:
+        return ()
+    words = name_stems(named[0].name)[:-1]
+    return (named[0],) if set(words) <= _KINDS_OF_NAME | set(core) else ()

@@ -21,6 +21,7 @@ from oar_proxy.drafters.rules.intent import (
 )
 from oar_proxy.drafters.rules.names import BY_COMMENT, is_date, is_numeric, is_place
 from oar_proxy.drafters.rules.tagging import Item
+from oar_proxy.drafters.rules.words import stem
 
 _COPULA: Final = frozenset(("be", "equal", "named", "verb"))
 _GLUE: Final = frozenset(
@@ -45,9 +46,10 @@ _DESCRIBING: Final = re.compile(r"(ish|ese|ian|can|ean|ench|utch|rman|eek|iss)$"
 
 def _describes(value: Item, entity: Item) -> bool:
     """Tell whether a value before an entity describes it, not names it: ``Danish books``."""
-    return not value.quoted and (
-        entity.text.lower().endswith("s") or _DESCRIBING.search(value.text) is not None
-    )
+    if value.quoted or stem(entity.text) == stem("language"):
+        return False
+    plural = bool(entity.tables) and entity.text.lower().endswith("s")
+    return plural or _DESCRIBING.search(value.text) is not None
 
 
 def read(items: Sequence[Item]) -> Intent:
@@ -214,6 +216,8 @@ class _Reader:
             for m in target.columns
         ):
             raise Unread(f'"{target.text}" may be rows or values')
+        if not target.tables and all(is_numeric(m.column) for m in target.columns):
+            raise Unread(f'"{target.text}" may be counted or is a number itself')
         self._at += offset + 1
         mention = Mention(target)
         if target.tables:
@@ -552,7 +556,7 @@ class _Reader:
                     self._condition(Condition(None, "=", self._values(item), False, "place"))
                     return True
             if following is not None and following.kind == "name":
-                if following.tables and _describes(item, following):
+                if _describes(item, following):
                     raise Unread(f'"{item.text}" may be spelled otherwise where it is stored')
                 if following.text[0].isupper() and item.text[0].isupper():
                     raise Unread(f'it is not clear where the value "{item.text}" ends')
@@ -563,6 +567,8 @@ class _Reader:
                     self._condition(Condition(mention, "label", (item.value,)))
                 elif is_place(following.columns[0].column):
                     raise Unread(f'"{item.text}" may be spelled otherwise where it is stored')
+                elif not self._intent.shown:
+                    raise Unread(f'it is not clear whether "{following.text}" is asked for')
                 else:
                     self._condition(Condition(mention, "=", (item.value,)))
                 return True
@@ -718,6 +724,8 @@ class _Reader:
         values = self._values(operand)
         if item.tables and operand.kind == "value" and not (item.columns and "be" in said):
             if said - {"named", "be", "of"}:
+                raise Unread(f'it is not clear what is "{operand.text}"')
+            if item.text.lower().endswith(("ed", "ing")):
                 raise Unread(f'it is not clear what is "{operand.text}"')
             self._add_table(mention)
             self._condition(Condition(mention, "label", values))

@@ -91,7 +91,7 @@ class Resolver:
 
     def _refers(self, match: ColumnMatch, table: PublishedTable) -> bool:
         """Tell whether a column only points to a table: people want the name, not the key."""
-        return bool(label_of(table)) and any(
+        return any(
             edge.column_of(match.table.key) is match.column
             for edge in self._joins.between(match.table.key, table.key)
         )

@@ -13,8 +13,7 @@ from oar_proxy.drafters.rules.names import (
     Names,
     TableMatch,
     label_of,
-    split_name,
-    stems,
+    name_stems,
 )
 from oar_proxy.drafters.rules.words import (
     LONGEST_PHRASE,
@@ -183,7 +182,7 @@ def _in_order(span: Sequence[Token], item: Item, names: Names) -> bool:
         return bool(item.columns)
     turned = [t for t in (*span[last + 1 :], *span[:last]) if t.lower not in _INNER]
     joined = stem("".join(stem(t.text) for t in turned))
-    said = {stem("".join(stems(split_name(m.column.name)))) for m in item.columns if not m.partial}
+    said = {stem("".join(name_stems(m.column.name))) for m in item.columns if not m.partial}
     after = _named(span[last + 1 :], names)
     if after is not None and after.tables and after.tables[0].score >= BY_COMMENT:
         return False

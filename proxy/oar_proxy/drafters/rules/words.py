@@ -7,8 +7,9 @@ nor in the catalog stays unexplained, and the drafter abstains.
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Final
 
 import snowballstemmer
@@ -100,16 +101,19 @@ _IRREGULAR: Final = {
     "людей": "человек",
 }
 _ENGLISH: Final = snowballstemmer.stemmer("english")
+_STEMMING: Final = threading.Lock()
+"""A stemmer keeps the word it works on; catalogs are indexed in threads."""
 _RUSSIAN: Final = snowballstemmer.stemmer("russian")
 
 
-@cache
+@lru_cache(maxsize=100_000)
 def stem(word: str) -> str:
     """Return what the inflected forms of an English or Russian word share."""
     word = word.lower().replace("ё", "е")
     word = _IRREGULAR.get(word, word)
     stemmer = _RUSSIAN if is_cyrillic(word) else _ENGLISH
-    return str(stemmer.stemWord(word))
+    with _STEMMING:
+        return str(stemmer.stemWord(word))
 
 
 def is_cyrillic(text: str) -> bool:
@@ -186,7 +190,7 @@ _SHARED_LETTERS: Final = 5
 differently (``depart``, ``departure``); with fewer, ``state`` would be ``station``."""
 
 
-@cache
+@lru_cache(maxsize=200_000)
 def likeness(one: str, other: str) -> float:
     """Return how far two *stems* are one word: 0 when they are not."""
     if one == other:
@@ -311,7 +315,7 @@ VOCABULARY: Final = _vocabulary(
         ),
         # superlatives of any quantity
         Sense("most", "desc"): (
-            "highest|largest|greatest|biggest|most|top|best|highly"
+            "highest|largest|greatest|biggest|most|top|highly"
             "|самый большой|самая большая|наибольшая|наибольший|наибольшее|больше всего"
         ),
         Sense("most", "asc"): (
