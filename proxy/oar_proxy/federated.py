@@ -378,7 +378,15 @@ class Federated:
             return
         if self._conversation.open_pipeline and not await self._in_step():
             return  # an earlier message failed: the hub discards the query, and so do we
-        if await self._pieces(raw, text, pieces):
+        in_pipeline = self._conversation.open_pipeline
+        succeeded = await self._pieces(raw, text, pieces)
+        if succeeded is None:
+            return
+        if succeeded and in_pipeline and len(pieces) == 1:
+            # Such a query does not end the implicit transaction of the pipeline it stands in; an
+            # empty one answers ReadyForQuery and leaves it open as well.
+            self._step(Kind.QUERY, messages.encode_query(b""), shows=b"Z")
+        else:
             self._channel.request(Expected(Kind.SYNC), messages.SYNC)
 
     async def _in_step(self) -> bool:
@@ -388,8 +396,11 @@ class Federated:
         self._channel.flush()
         return await settled == SUCCEEDED
 
-    async def _pieces(self, raw: bytes, text: str, pieces: Sequence[Piece]) -> bool:
-        """Run statement after statement until one fails. False: the hub got the query as it is."""
+    async def _pieces(self, raw: bytes, text: str, pieces: Sequence[Piece]) -> bool | None:
+        """Run statement after statement until one fails; return whether all succeeded.
+
+        None: the hub got the query as it is.
+        """
         alone = len(pieces) == 1 and not self._conversation.open_pipeline
         begin = 0
         for piece in pieces:
@@ -403,7 +414,7 @@ class Federated:
                     prepared = await self._ask(self._federation.prepare(piece.text, link))
                 if prepared is None and alone:
                     self._pass_through(raw)
-                    return False
+                    return None
                 if piece is pieces[0]:
                     # A Query destroys the unnamed statement and portal.
                     self._step(Kind.CLOSE, messages.encode_close(b"S", b""))
@@ -413,7 +424,7 @@ class Federated:
                 else:
                     succeeded = await self._own_piece(prepared, link, log_line)
             if not succeeded:
-                break
+                return False
         return True
 
     def _pass_through(self, raw: bytes) -> None:

@@ -275,6 +275,9 @@ class Session:
                 self.conversation.sent(_SYNC)
             case "c" | "f":
                 self.conversation.sent_copy_end()
+                if self._task is not None:
+                    # A batch awaits the answer, and the hub ignored its Flush while copying.
+                    asyncio.get_running_loop().call_soon(self._to_hub, (messages.FLUSH,))
             case "F":
                 self.conversation.sent(_FUNCTION)
             case "X":

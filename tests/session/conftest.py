@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import secrets
+import socket
 import threading
 
 import psycopg
 import psycopg.conninfo
 import pytest
 import uvloop
-from oar_proxy.errors import FeatureNotSupported, InsufficientPrivilege
+from oar_proxy.errors import InsufficientPrivilege
 from oar_proxy.federation import Execution, Parameter, Piece, Prepared
 from oar_proxy.hub.users import add_user
 from oar_proxy.server import FrontDoor
@@ -22,6 +24,10 @@ ROWS = [(number, f"name {number}") for number in range(1, 6)]
 
 OURS = re.compile(r"\bpub\.(orders|slow|denied|broken|asks|swallows|reshaped|wide)\b")
 INT4_ARRAY, TEXT_ARRAY = 1007, 1009
+
+
+def arrayed(values):
+    return ("{" + ",".join(f'"{value}"' for value in values) + "}").encode()
 
 
 class Federation:
@@ -49,7 +55,7 @@ class Federation:
 
     async def prepare(self, text, link, parameter_oids=()):
         await link.query("SHOW search_path")
-        found = OURS.search(text)
+        found = OURS.search(re.sub(r"--.*|/\*.*?\*/", "", text))
         if found is None:
             return None
         if found[1] == "denied":
@@ -70,22 +76,20 @@ class Federation:
             raise
         if self.notices:
             link.notice("asking 1 owner", detail="of 1")
-        ids, names = len(parameters) + 1, len(parameters) + 2
-        more = ", 1 AS more" if behaviour == "reshaped" else ""
-        rows = f"(SELECT *{more} FROM unnest(${ids}, ${names}) AS rows(id, name)) AS answered"
+        ids, names = f"${len(parameters) + 1}", f"${len(parameters) + 2}"
         count = 300_000 if behaviour == "wide" else 1
         cells = (
-            "{" + ",".join(str(i) for i, _ in ROWS * count) + "}",
-            "{" + ",".join(f'"{n}"' for _, n in ROWS * count) + "}",
+            Parameter(INT4_ARRAY, 0, arrayed(i for i, _ in ROWS * count)),
+            Parameter(TEXT_ARRAY, 0, arrayed(n for _, n in ROWS * count)),
         )
+        if text.startswith("COPY"):  # takes no parameters
+            ids, names = (f"'{cell.cell.decode()}'" for cell in cells)
+            cells = ()
+        more = ", 1 AS more" if behaviour == "reshaped" else ""
+        rows = f"unnest({ids}::int4[], {names}::text[]) AS rows(id, name)"
+        rows = f"(SELECT *{more} FROM {rows}) AS answered"
         self.events.append(("answered", behaviour))
-        return Execution(
-            OURS.sub(lambda _: rows, text),
-            (
-                Parameter(INT4_ARRAY, 0, cells[0].encode()),
-                Parameter(TEXT_ARRAY, 0, cells[1].encode()),
-            ),
-        )
+        return Execution(OURS.sub(lambda _: rows, text), cells)
 
     async def _behave(self, behaviour, link):
         if behaviour == "slow":
@@ -155,10 +159,18 @@ def published(hub):
             admin.execute(f"GRANT SELECT ON pub.{table} TO oar_client")
         admin.execute("GRANT EXECUTE ON FUNCTION pub.guard() TO oar_client")
         admin.execute("CREATE VIEW pub.hidden AS SELECT * FROM pub.guard()")
+        # The same rows in an ordinary table: what a client should see of pub.orders.
+        admin.execute(
+            "CREATE TABLE public.orders AS SELECT * FROM (VALUES"
+            + ",".join(f"({number}, '{text}'::text)" for number, text in ROWS)
+            + ") AS rows(id, name)"
+        )
+        admin.execute("GRANT SELECT ON public.orders TO oar_client")
     asyncio.run(_add_user(hub, name, password))
     yield {"user": name, "password": password, "dbname": hub.database}
     with psycopg.connect(hub.conninfo, autocommit=True) as admin:
         admin.execute(f"DROP OWNED BY {name}; DROP ROLE {name}; DROP SCHEMA pub CASCADE")
+        admin.execute("DROP TABLE public.orders")
 
 
 async def _add_user(hub, name, password):
@@ -205,6 +217,72 @@ def where(door, published):
 def directly(hub, published):
     """How the same client reaches the hub itself."""
     return {**published, "host": hub.host, "port": hub.port}
+
+
+class Raw:
+    """An authenticated connection on which a test writes and reads frames itself."""
+
+    def __init__(self, **where):
+        self._connection = psycopg.connect(**where, autocommit=True)
+        self.key = self._connection.info.backend_pid
+        self.socket = socket.socket(fileno=os.dup(self._connection.fileno()))
+        self.socket.settimeout(20)
+        self._received = b""
+
+    def send(self, *messages):
+        self.socket.sendall(b"".join(messages))
+
+    def receive(self):
+        """Return the next message's code and body; ``(None, None)`` once the server has closed."""
+        while len(self._received) < 5 or len(self._received) < self._length():
+            try:
+                part = self.socket.recv(65536)
+            except ConnectionResetError:
+                part = b""
+            if not part:
+                return None, None
+            self._received += part
+        length = self._length()
+        message, self._received = self._received[:length], self._received[length:]
+        return chr(message[0]), message[5:]
+
+    def _length(self):
+        return int.from_bytes(self._received[1:5], "big") + 1
+
+    def until(self, code, times=1):
+        """Return all messages up to one of that code, or up to the end."""
+        got = []
+        while times:
+            got.append(self.receive())
+            if got[-1][0] is None:
+                break
+            times -= got[-1][0] == code
+        return got
+
+    def ask(self, *messages, until="Z", times=1):
+        self.send(*messages)
+        return self.until(until, times)
+
+    def close(self):
+        self.socket.close()
+        self._connection.close()
+
+
+@pytest.fixture
+def connect_raw():
+    with contextlib.ExitStack() as stack:
+
+        def make(where):
+            raw = Raw(**where)
+            stack.callback(raw.close)
+            return raw
+
+        yield make
+
+
+@pytest.fixture
+def raw(connect_raw, where, federation):
+    return connect_raw(where)
 
 
 @pytest.fixture

@@ -56,6 +56,8 @@ _NOTIFICATION: Final = ord("A")
 _READY: Final = ord("Z")
 _COPY_IN: Final = ord("G")
 
+_READY_LENGTH: Final = HEADER.size + 1
+
 
 class Expected:
     """A request the hub will answer. This class: the client gets the answer as it is.
@@ -213,6 +215,8 @@ class Conversation:
             if self._row_passes(code):
                 at = _after_rows(chunk, at, last_header)
                 continue
+            if length < 4:
+                raise HubConfused(f"invalid message length from the hub: {length}")
             after = at + 1 + length
             if after > end:
                 needed = after - at
@@ -244,6 +248,8 @@ class Conversation:
             return message if head is None or head.passes else head.message(code, message)
         if code in (_PARAMETER_STATUS, _NOTIFICATION):
             return message
+        if code == _READY and len(message) != _READY_LENGTH:
+            raise HubConfused("invalid message from the hub: no transaction status")
         if head is None or code not in head.kind.answers:
             return self._unexpected(code, head, message)
         return self._answer(head, code, message)
