@@ -26,20 +26,16 @@ def table(name: str, columns: str, key: str | None = None, **comments: str) -> T
 
 DELIVERIES = table(
     "deliveries",
-    "order_id:i pvz_city:t delay_days:i delivered_on:d",
-    order_id="номер заказа",
-    pvz_city="город пункта выдачи",
-    delay_days="задержка доставки, дней",
-    delivered_on="дата доставки",
+    "order_id:i pvz_city:t courier:t delay_days:i delivered_on:d distance_km:n",
+    "order_id",
+    order_id="Номер заказа. Order number",
+    pvz_city="Город пункта выдачи. City of the pick-up point",
+    courier="Служба доставки. Courier company",
+    delay_days="Опоздание в днях, 0 если вовремя. Delay in days, 0 when on time",
+    delivered_on="Дата вручения. Date of delivery",
 )
-PROMOS = table(
-    "promos",
-    "order_id:i promo_code:t discount_percent:i",
-    order_id="номер заказа",
-    promo_code="промокод",
-    discount_percent="скидка, %",
-)
-RETURNS = table("returns", "order_id:i reason:t refund:n returned_on:d")
+PROMOS = table("promos", "order_id:i promo_code:t discount_percent:i", "order_id")
+RETURNS = table("returns", "order_id:i reason:t refund:n returned_on:d", "order_id")
 SHOP = catalogs.build(
     [
         ("logistics", "logistics", OwnerSchema((DELIVERIES,))),
@@ -118,6 +114,37 @@ def draft(question: str, catalog: Catalog) -> Draft:
             "SELECT AVG(delay_days) FROM deliveries WHERE pvz_city = 'Казань'",
         ),
         ("Сколько промокодов?", "SELECT COUNT(DISTINCT promo_code) FROM promos"),
+        (
+            "Сколько доставок с задержкой больше 3 дней в городе «Казань»?",
+            "SELECT COUNT(*) FROM deliveries WHERE delay_days > 3 AND pvz_city = 'Казань'",
+        ),
+        (
+            "Какое среднее опоздание по городам?",
+            "SELECT AVG(delay_days), pvz_city FROM deliveries GROUP BY pvz_city",
+        ),
+        (
+            "Сколько возвратов по каждой причине?",
+            "SELECT COUNT(*), reason FROM returns GROUP BY reason",
+        ),
+        (
+            "How many returns are there for each promo code?",
+            "SELECT COUNT(*), promos.promo_code FROM returns JOIN promos ON "
+            "promos.order_id = returns.order_id GROUP BY promos.promo_code",
+        ),
+        # an entity that only keys know
+        (
+            "How many orders with promo code ВЕСНА25?",
+            "SELECT COUNT(DISTINCT order_id) FROM promos WHERE promo_code = 'ВЕСНА25'",
+        ),
+        (
+            "How many deliveries were made after 2024?",
+            "SELECT COUNT(*) FROM deliveries WHERE EXTRACT(YEAR FROM delivered_on) > 2024",
+        ),
+        (
+            "What are the top 3 cities with the most deliveries?",
+            "SELECT pvz_city FROM deliveries GROUP BY pvz_city ORDER BY COUNT(*) DESC "
+            "NULLS LAST LIMIT 3",
+        ),
     ],
 )
 def test_the_demonstration_is_read(question: str, sql: str):
@@ -305,7 +332,9 @@ def test_what_is_not_understood_is_not_guessed(question: str, reason: str):
         ("What is the salary of each courier?", "salary"),
         ("Какая средняя задержка доставки в Казани?", "in quotes"),
         ("Какая зарплата у курьеров?", "зарплата"),
-        ("How many orders are there?", ""),
+        ("How many orders are there?", "may be of any of"),
+        ("How many deliveries were late?", "late"),
+        ("What is the average delay in Казань and Москва?", "Москва"),
     ],
 )
 def test_the_demonstration_is_not_stretched(question: str, reason: str):

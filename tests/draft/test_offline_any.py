@@ -64,14 +64,18 @@ def draft(text: str) -> Draft:
 
 def inside(sql: str) -> bool:
     """Tell whether a draft is one query over published tables and columns."""
-    published = {t.name: {c.name for c in t.columns} for t in CATALOG.tables.values()}
     query = sqlglot.parse_one(sql, read="postgres")
-    tables = {source.name for source in query.find_all(exp.Table)}
+    sources = {(source.db, source.name) for source in query.find_all(exp.Table)}
+    read = [
+        table
+        for table in CATALOG.tables.values()
+        if (table.schema, table.name) in sources or ("", table.name) in sources
+    ]
     columns = {column.name for column in query.find_all(exp.Column)}
     return (
         isinstance(query, exp.Select)
-        and tables <= set(published)
-        and columns <= set().union(*(published[name] for name in tables))
+        and len(read) == len(sources)
+        and columns <= {column.name for table in read for column in table.columns}
     )
 
 

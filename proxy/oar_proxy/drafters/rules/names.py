@@ -21,6 +21,8 @@ class ColumnMatch:
     score: float
     partial: bool = False
     """The words are only some of the name's: fine where nothing else is meant."""
+    alone: bool = False
+    """The words are the whole name, not one that needs its table to be understood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +119,15 @@ class Names:
         found = []
         for number in self._candidates(words)[1]:
             table, column, phrases, roles = self._column_phrases[number]
-            score = max((_whole(words, phrase) for phrase in (*phrases, *roles)), default=0.0)
-            partial = False
-            if not score:
-                score = PARTIAL * max((_part(words, phrase) for phrase in phrases), default=0.0)
-                partial = True
+            said = [(_whole(words, phrase), phrase.weight) for phrase in (*phrases, *roles)]
+            score, weight = max(said, default=(0.0, 0.0))
             if score:
-                found.append(ColumnMatch(table, column, score, partial))
+                alone = weight > WITHOUT_TABLE
+                found.append(ColumnMatch(table, column, score, alone=alone))
+                continue
+            score = PARTIAL * max((_part(words, phrase) for phrase in phrases), default=0.0)
+            if score:
+                found.append(ColumnMatch(table, column, score, partial=True))
         return tuple(sorted(found, key=lambda m: (-m.score, m.table.key, m.column.name)))
 
     def _candidates(self, words: Sequence[str]) -> tuple[Iterable[int], Iterable[int]]:
@@ -252,6 +256,7 @@ _PLACES: Final = stems_of(
     "city country state location hometown nationality citizenship district region county "
     "town province город страна регион"
 )
+_MOMENT_WORDS: Final = stems_of("date year дата год")
 _KINDS_OF_NAME: Final = stems_of("full display short common official summary")
 _DATE_WORDS: Final = stems_of("date day time year on дата год")
 
@@ -273,7 +278,9 @@ def is_place(column: PublishedColumn) -> bool:
 
 def is_date(column: PublishedColumn) -> bool:
     """Tell whether a column says when."""
-    return column.type.startswith(_DATES) or _has(column, _DATE_WORDS)
+    if is_numeric(column):  # "delay_days" is an amount, "year" and "date" are moments
+        return _has(column, _MOMENT_WORDS)
+    return column.type.startswith(_DATES) or (is_text(column) and _has(column, _DATE_WORDS))
 
 
 def is_year(column: PublishedColumn) -> bool:

@@ -20,7 +20,7 @@ from oar_proxy.drafters.rules.intent import (
     Unread,
 )
 from oar_proxy.drafters.rules.names import BY_COMMENT, is_date, is_numeric, is_place
-from oar_proxy.drafters.rules.tagging import Item
+from oar_proxy.drafters.rules.tagging import Item, is_reference
 from oar_proxy.drafters.rules.words import stem
 
 _COPULA: Final = frozenset(("be", "equal", "named", "verb"))
@@ -217,7 +217,9 @@ class _Reader:
         ):
             raise Unread(f'"{target.text}" may be rows or values')
         if not target.tables and all(is_numeric(m.column) for m in target.columns):
-            raise Unread(f'"{target.text}" may be counted or is a number itself')
+            if not is_reference(target):
+                raise Unread(f'"{target.text}" may be counted or is a number itself')
+            distinct = True  # "orders", where tables have an order_id: as many as there are ids
         self._at += offset + 1
         mention = Mention(target)
         if target.tables:
@@ -281,6 +283,8 @@ class _Reader:
         if self._kind(offset) in ("most", "extreme"):
             self._at += offset
             return True
+        if self._limit is not None and self._top(offset):
+            return True
         offset = self._skip(offset, ("of", "distinct"))
         counted = self._kind(offset) == "number of"
         offset = self._skip(offset, ("number of", "of", "distinct"))
@@ -307,6 +311,16 @@ class _Reader:
             self._rank(Ordering(mention, item.value))
         else:
             self._show(Shown(mention, "max" if item.value == "desc" else "min"))
+        return True
+
+    def _top(self, offset: int) -> bool:
+        """Read ``3 cities`` of ``top 3 cities with the most deliveries``: the ranking follows."""
+        mention, end = self._name_from(offset)
+        ranked = self._kind(self._skip(end, tuple(_FILTERING | {"by"}))) in ("most", "extreme")
+        if mention is None or not ranked:
+            return False
+        self._show(Shown(mention))
+        self._at += end
         return True
 
     def _extreme(self, item: Item) -> bool:

@@ -13,7 +13,6 @@ from oar_proxy.catalog import PublishedColumn, PublishedTable, TableName
 from oar_proxy.drafters.rules.intent import Intent, Mention, Unread
 from oar_proxy.drafters.rules.joins import Joins
 from oar_proxy.drafters.rules.names import (
-    WITHOUT_TABLE,
     ColumnMatch,
     Names,
     has_word,
@@ -66,10 +65,10 @@ class Resolver:
             inside = [match for match in matches if match.table.key in keys]
             if mention.following and tables is not owners:
                 # "descriptions for templates" are not some other table's descriptions
-                inside = [match for match in inside if match.score > WITHOUT_TABLE]
+                inside = [match for match in inside if match.alone]
             if inside:
                 return _one(mention, _best(inside))
-        outside = [m for m in matches if not m.partial and m.score > WITHOUT_TABLE]
+        outside = [match for match in matches if match.alone]
         if not outside:
             raise Unread(
                 f'no column for "{mention.item.text}" in {listed(t.name for t in self.home)}'

@@ -8,6 +8,7 @@ from typing import Final
 
 from oar_proxy.drafters.rules.names import (
     BY_COMMENT,
+    CODE_WORDS,
     WITHOUT_CODE,
     ColumnMatch,
     Names,
@@ -55,6 +56,14 @@ _BREAKS: Final = word_set("and or in from with that who whose to is are for at o
 _YIELDING: Final = word_set("noise verb command have do prep extreme of")
 """Kinds of vocabulary that give way to a name said in full by one word."""
 _SEPARATORS: Final = frozenset((",", "and", "и"))
+
+
+def is_reference(item: Item) -> bool:
+    """Tell whether a name only says what keys refer to: ``orders``, where there is an order_id."""
+    return bool(item.columns) and all(
+        name_stems(match.column.name)[-1] in CODE_WORDS and match.score <= WITHOUT_CODE
+        for match in item.columns
+    )
 
 
 def tag(tokens: Sequence[Token], names: Names) -> tuple[Item, ...]:

@@ -68,13 +68,27 @@ def tokenise(text: str) -> tuple[Token, ...]:
                 tokens.append(Token(word[:-3], "word", first))
                 tokens.append(Token("not", "word"))
             else:
-                tokens.append(Token(_POSSESSIVE.sub("", word), "word", first))
+                tokens.extend(_parts(_POSSESSIVE.sub("", word), first))
         else:
             tokens.append(Token(match.group(), kind))
         first = match.group() in _SENTENCE_ENDS
     return tuple(tokens)
 
 
+def _parts(word: str, first: bool) -> list[Token]:
+    """Split a compound whose parts are names by themselves in a schema."""
+    compound = _COMPOUND.fullmatch(word)
+    if compound is None or word.isupper():
+        return [Token(word, "word", first)]
+    head, tail = (part for part in compound.groups() if part is not None)
+    return [Token(head, "word", first), Token(tail, "word")]
+
+
+_COMPOUND: Final = re.compile(
+    r"(промо)(код\w*)|(zip|post)(codes?)|(birth)(dates?|days?|places?|years?)|(cell)(phones?)"
+    r"|(first|last|user|sur)(names?)",
+    re.IGNORECASE,
+)
 _SENTENCE_ENDS: Final = frozenset(".?!;:")
 
 _IRREGULAR: Final = {
@@ -100,6 +114,14 @@ _IRREGULAR: Final = {
     "люди": "человек",
     "людей": "человек",
 }
+_STEMS: Final = {
+    "nationality": "nationality",
+    "nationalities": "nationality",
+    "department": "department",
+    "departments": "department",
+}
+"""Words that a stemmer takes for forms of others: a department does not depart."""
+_FLEETING_VOWEL: Final = 5
 _ENGLISH: Final = snowballstemmer.stemmer("english")
 _STEMMING: Final = threading.Lock()
 """A stemmer keeps the word it works on; catalogs are indexed in threads."""
@@ -110,6 +132,11 @@ _RUSSIAN: Final = snowballstemmer.stemmer("russian")
 def stem(word: str) -> str:
     """Return what the inflected forms of an English or Russian word share."""
     word = word.lower().replace("ё", "е")
+    if word in _STEMS:
+        return _STEMS[word]
+    # Russian drops a vowel: "доставок" is of "доставка", "задержек" of "задержка".
+    if len(word) > _FLEETING_VOWEL and word.endswith(("ок", "ек")) and is_cyrillic(word):
+        word = f"{word[:-2]}ка"
     word = _IRREGULAR.get(word, word)
     stemmer = _RUSSIAN if is_cyrillic(word) else _ENGLISH
     with _STEMMING:
@@ -179,6 +206,13 @@ _SYNONYMS: Final = _groups(
     "year год",
     "age возраст",
     "country страна",
+    "code код",
+    "distance расстояние",
+    "courier курьер",
+    "salary зарплата",
+    "product товар",
+    "warehouse склад",
+    "number номер",
 )
 """Words that name one thing in any schema, English with its Russian counterpart."""
 
