@@ -38,9 +38,6 @@ from oar_proxy.wire.messages import Bind, Parse
 
 T = TypeVar("T")
 
-_NAME: Final = b"oar:own"
-"""Statement and portal of what is executed on the client's behalf."""
-
 _TEXT_OID: Final = 25
 
 _IDENTIFY: Final = (
@@ -203,6 +200,7 @@ class Federated:
         self._federation = federation
         self._channel = channel
         self._conversation = channel.conversation
+        self._name = channel.statement_name
         self._statements: dict[bytes, _Statement] = {}
         self._portals: dict[bytes, _Portal] = {}
         self.may_be_statement: set[bytes] = set()
@@ -355,13 +353,13 @@ class Federated:
         result_formats: Sequence[int],
     ) -> None:
         parameters = [*sent, *execution.parameters]
-        bind = messages.encode_bind(portal, _NAME, parameters, result_formats)
+        bind = messages.encode_bind(portal, self._name, parameters, result_formats)
         oids = [parameter.oid for parameter in parameters]
         self._step(Kind.CLOSE, messages.encode_close(b"P", portal))
-        self._step(Kind.CLOSE, messages.encode_close(b"S", _NAME))
-        self._step(Kind.PARSE, messages.encode_parse(_NAME, execution.sql.encode(), oids))
+        self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
+        self._step(Kind.PARSE, messages.encode_parse(self._name, execution.sql.encode(), oids))
         self._step(Kind.BIND, *bind, shows=b"N")
-        self._step(Kind.CLOSE, messages.encode_close(b"S", _NAME))
+        self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
 
     # --- the simple protocol ------------------------------------------------------------------
 
@@ -392,7 +390,7 @@ class Federated:
     async def _in_step(self) -> bool:
         """Tell whether the hub has accepted everything sent so far."""
         settled = _awaited()
-        self._step(Kind.CLOSE, messages.encode_close(b"S", _NAME), settled=settled)
+        self._step(Kind.CLOSE, messages.encode_close(b"S", self._name), settled=settled)
         self._channel.flush()
         return await settled == SUCCEEDED
 
@@ -438,41 +436,48 @@ class Federated:
     async def _plain_piece(self, text: str, shift: int) -> bool:
         """Run a statement of the hub's in a batch."""
         self._go()
-        self._step(Kind.CLOSE, messages.encode_close(b"S", _NAME))
-        self._step(Kind.PARSE, messages.encode_parse(_NAME, text.encode()), shows=b"N", shift=shift)
-        self._step(Kind.BIND, *messages.encode_bind(_NAME, _NAME), shows=b"N", shift=shift)
+        self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
+        self._step(
+            Kind.PARSE, messages.encode_parse(self._name, text.encode()), shows=b"N", shift=shift
+        )
+        self._step(
+            Kind.BIND, *messages.encode_bind(self._name, self._name), shows=b"N", shift=shift
+        )
         return await self._run_own_portal(None, shift)
 
     async def _own_piece(self, prepared: Prepared, link: SessionLink, log_line: _LogLine) -> bool:
         """Run a statement of ours in a batch."""
         settled = _awaited()
-        self._step(Kind.CLOSE, messages.encode_close(b"S", _NAME))
-        self._step(Kind.PARSE, messages.encode_parse(_NAME, self._guard_text(prepared)))
-        self._step(Kind.BIND, *messages.encode_bind(_NAME, _NAME), settled=settled)
+        self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
+        self._step(Kind.PARSE, messages.encode_parse(self._name, self._guard_text(prepared)))
+        self._step(Kind.BIND, *messages.encode_bind(self._name, self._name), settled=settled)
         self._channel.flush()
         if (outcome := await settled) != SUCCEEDED:
             log_line.write(outcome)
             return False
         _require_safe((await link.query(_ENCODING))[0][0])
         execution = await self._ask(self._federation.execute(prepared, link, ()))
-        self._bind(_NAME, execution, (), ())
+        self._bind(self._name, execution, (), ())
         self._go()
         return await self._run_own_portal(log_line, None)
 
     async def _run_own_portal(self, log_line: _LogLine | None, shift: int | None) -> bool:
         settled = _awaited()
         self._step(
-            Kind.DESCRIBE_PORTAL, messages.encode_describe(b"P", _NAME), shows=b"TN", shift=shift
+            Kind.DESCRIBE_PORTAL,
+            messages.encode_describe(b"P", self._name),
+            shows=b"TN",
+            shift=shift,
         )
         self._channel.request(
-            _Answer(log_line, shift=shift, settled=settled), messages.encode_execute(_NAME)
+            _Answer(log_line, shift=shift, settled=settled), messages.encode_execute(self._name)
         )
         self._channel.flush()
         if await settled != SUCCEEDED:
             return False
         # Only now: a hub that reads the rows of a COPY takes no other message.
-        self._step(Kind.CLOSE, messages.encode_close(b"P", _NAME))
-        self._step(Kind.CLOSE, messages.encode_close(b"S", _NAME))
+        self._step(Kind.CLOSE, messages.encode_close(b"P", self._name))
+        self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
         return True
 
     # --- common ---------------------------------------------------------------------------------
@@ -548,7 +553,7 @@ class Federated:
         if withheld is not None:
             self._channel.tell(response)
         else:
-            self._channel.request(_Failure(response), messages.encode_parse(_NAME, _FAILING))
+            self._channel.request(_Failure(response), messages.encode_parse(self._name, _FAILING))
             self._channel.flush()
         return error.sqlstate
 

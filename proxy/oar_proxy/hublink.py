@@ -7,6 +7,7 @@ never followed by a Sync: that would commit what the client has under way.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -16,12 +17,13 @@ from oar_proxy.federation import HubRejected, Parameter
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, Kind
 
-_NAME: Final = b"oar:link"
-"""Statement and portal of the proxy's questions."""
-
 
 class HubChannel:
-    """Where requests to the hub are written and what the client is told, with their order."""
+    """Where requests to the hub are written and what the client is told, with their order.
+
+    ``question_name`` and ``statement_name`` name statement and portal of the proxy's questions,
+    and of what it executes on the client's behalf.
+    """
 
     def __init__(
         self,
@@ -32,6 +34,10 @@ class HubChannel:
         self.conversation = conversation
         self._to_hub = to_hub
         self._to_client = to_client
+        # Differs from session to session: the hub may be reached through another proxy.
+        private = f"oar:{secrets.token_hex(4)}:".encode()
+        self.question_name = private + b"question"
+        self.statement_name = private + b"statement"
 
     def request(self, expected: Expected, *parts: bytes) -> None:
         """Send one message that the hub answers."""
@@ -183,6 +189,7 @@ class SessionLink:
 
     def __init__(self, channel: HubChannel, text: str = "", shift: int = 0) -> None:
         self._channel = channel
+        self._name = channel.question_name
         self._text = text
         self._shift = shift
 
@@ -190,8 +197,8 @@ class SessionLink:
         """Run one statement in the client's session; the rows come as text cells."""
         exchange = self._exchange(sql)
         self._parse(exchange, sql, [parameter.oid for parameter in parameters])
-        self._ask(exchange, Kind.BIND, *messages.encode_bind(_NAME, _NAME, parameters))
-        self._ask(exchange, Kind.EXECUTE, messages.encode_execute(_NAME))
+        self._ask(exchange, Kind.BIND, *messages.encode_bind(self._name, self._name, parameters))
+        self._ask(exchange, Kind.EXECUTE, messages.encode_execute(self._name))
         self._close(exchange)
         await self._answer(exchange)
         return exchange.rows
@@ -204,13 +211,16 @@ class SessionLink:
         if "$" in sql or parameter_oids:
             # How many NULLs to bind is known once the hub has said how many parameters there are.
             self._ask(
-                exchange, Kind.DESCRIBE_STATEMENT, messages.encode_describe(b"S", _NAME), last=True
+                exchange,
+                Kind.DESCRIBE_STATEMENT,
+                messages.encode_describe(b"S", self._name),
+                last=True,
             )
             await self._answer(exchange)
             oids = exchange.parameter_oids
             exchange = self._exchange(sql)
         nulls = [Parameter(oid, 0, None) for oid in oids]
-        self._ask(exchange, Kind.BIND, *messages.encode_bind(_NAME, _NAME, nulls))
+        self._ask(exchange, Kind.BIND, *messages.encode_bind(self._name, self._name, nulls))
         self._close(exchange)
         await self._answer(exchange)
         return oids
@@ -226,12 +236,12 @@ class SessionLink:
         if self._channel.conversation.skipping:
             raise HubRejected(b"")
         # A failed exchange may have left its statement behind: close before as well as after.
-        self._ask(exchange, Kind.CLOSE, messages.encode_close(b"S", _NAME))
-        self._ask(exchange, Kind.PARSE, messages.encode_parse(_NAME, sql.encode(), oids))
+        self._ask(exchange, Kind.CLOSE, messages.encode_close(b"S", self._name))
+        self._ask(exchange, Kind.PARSE, messages.encode_parse(self._name, sql.encode(), oids))
 
     def _close(self, exchange: _Exchange) -> None:
-        self._ask(exchange, Kind.CLOSE, messages.encode_close(b"P", _NAME))
-        self._ask(exchange, Kind.CLOSE, messages.encode_close(b"S", _NAME), last=True)
+        self._ask(exchange, Kind.CLOSE, messages.encode_close(b"P", self._name))
+        self._ask(exchange, Kind.CLOSE, messages.encode_close(b"S", self._name), last=True)
 
     def _ask(self, exchange: _Exchange, kind: Kind, *parts: bytes, last: bool = False) -> None:
         self._channel.request(_Question(kind, exchange, last=last), *parts)

@@ -106,9 +106,9 @@ class Federation:
 class Door:
     """A front door in a thread of its own, so that clients may block."""
 
-    def __init__(self, hub, **listen):
+    def __init__(self, hub, hub_address=None, **listen):
         self.federation = None
-        self._hub = hub
+        self._address = hub_address or f"{hub.host}/.s.PGSQL.{hub.port}"
         self._listen = Listen(port=0, **listen)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -118,8 +118,7 @@ class Door:
 
     async def _start(self):
         self.federation = Federation()
-        socket = f"{self._hub.host}/.s.PGSQL.{self._hub.port}"
-        self.door = FrontDoor(self._listen, socket, self.federation)
+        self.door = FrontDoor(self._listen, self._address, self.federation)
         self.port = await self.door.start()
 
     def run(self, work, timeout=60):
@@ -189,6 +188,11 @@ def open_door(hub):
             return door
 
         yield make
+
+
+@pytest.fixture
+def door_class():
+    return Door
 
 
 @pytest.fixture(scope="module")

@@ -178,12 +178,13 @@ def test_pipeline_mode(client):
 
 
 def test_pipeline_mode_with_an_error(client):
-    with client.pipeline() as pipeline:
-        client.execute("SELECT 1")
-        client.execute("SELECT * FROM pub.denied")
-        client.execute(ALL)
-        with pytest.raises(errors.InsufficientPrivilege):
-            pipeline.sync()
+    def pipeline():
+        with client.pipeline():
+            for statement in ("SELECT 1", "SELECT * FROM pub.denied", ALL):
+                client.execute(statement)
+
+    with pytest.raises(errors.InsufficientPrivilege):
+        pipeline()
     assert client.execute(ALL).fetchall() == ROWS
 
 
