@@ -86,6 +86,8 @@ def fill_sqlite(path, tables):
 class Owners:
     """The three owners with their data, to build proxies with different policies over."""
 
+    ALLOW = "version: 1\nkey_disclosure:\n  - {column: '*', to: ['*'], max_keys: 1000}\n"
+
     def __init__(self, server, directory):
         self.server = server
         self.directory = directory
@@ -125,9 +127,6 @@ class Owners:
             listen=Listen(port=0),
             limits=limits or Limits(),
         )
-
-
-ALLOW = "version: 1\nkey_disclosure:\n  - {column: '*', to: ['*'], max_keys: 1000}\n"
 
 
 @contextmanager
@@ -191,7 +190,7 @@ def owners(hub_server, tmp_path_factory):
 def line(hub_server, owners):
     """A proxy whose owners allow every key edge."""
     hub = databases(hub_server, ("hub",))["hub"]
-    settings = owners.settings(hub, dict.fromkeys(owners.urls, ALLOW))
+    settings = owners.settings(hub, dict.fromkeys(owners.urls, owners.ALLOW))
     with running(settings) as (refresh, dsn):
         with psycopg.connect(hub, autocommit=True) as connection:
             connection.execute("CREATE TABLE public.hub_table (id int primary key, k bigint)")
@@ -221,3 +220,27 @@ def client(line):
 def merged(line):
     with psycopg.connect(line.merged, autocommit=True) as connection:
         yield connection
+
+
+@pytest.fixture
+def new_hub(hub_server):
+    """Make an empty database for a hub and return how to reach it."""
+    return lambda: databases(hub_server, ("hub",))["hub"]
+
+
+@pytest.fixture
+def proxy(new_hub, owners):
+    """Make a proxy with these policies and connect to it."""
+    opened = []
+
+    def open_proxy(policies, limits=None):
+        context = running(owners.settings(new_hub(), policies, limits))
+        _, dsn = context.__enter__()
+        connection = psycopg.connect(dsn, autocommit=True)
+        opened.append((context, connection))
+        return connection
+
+    yield open_proxy
+    for context, connection in opened:
+        connection.close()
+        context.__exit__(None, None, None)

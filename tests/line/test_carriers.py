@@ -1,0 +1,242 @@
+"""Every way a statement can carry a published table gives the right rows or an error.
+
+None ends in an empty success (what an empty stand-in table would give).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import psycopg
+import psycopg.conninfo
+import pytest
+
+JOIN = "SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) ORDER BY 1, 2"
+ROWS = [(1, 100), (1, 200), (4, 100), (4, 200), (5, 900), (6, None)]
+
+CARRIERS = {
+    "select": [JOIN],
+    "batch, second": ["SET oar.progress = off; " + JOIN],
+    "batch in a transaction": ["BEGIN; " + JOIN + "; COMMIT"],
+    "comment before": ["/* report */ -- one\n" + JOIN + " -- two"],
+    "with": [f"WITH q AS ({JOIN}) SELECT * FROM q ORDER BY 1, 2"],
+    "with, used twice": [f"WITH q AS ({JOIN}) SELECT q.* FROM q WHERE id IN (SELECT id FROM q) ORDER BY 1, 2"],
+    "with recursive": [f"WITH RECURSIVE q AS ({JOIN}) SELECT * FROM q ORDER BY 1, 2"],
+    "derived table": [f"SELECT * FROM ({JOIN}) AS q ORDER BY 1, 2"],
+    "quoted names": ['SELECT "a"."id", b.w FROM "shop"."a" JOIN shop."b" USING ("k") ORDER BY 1, 2'],
+    "search path": ["SET search_path = shop", JOIN.replace("shop.", "")],
+    "unicode escape": ['SELECT a.id, b.w FROM shop.U&"\\0061" JOIN shop.b USING (k) ORDER BY 1, 2'],
+    "upper case": ["SELECT A.ID, B.W FROM SHOP.A JOIN SHOP.B USING (K) ORDER BY 1, 2"],
+    "only": [JOIN.replace("FROM shop.a", "FROM ONLY shop.a")],
+    "star suffix": [JOIN.replace("shop.b", "shop.b *")],
+    "parenthesised": [f"({JOIN})"],
+    "set operation": [f"SELECT * FROM ({JOIN}) q UNION ALL SELECT 1, 2 WHERE false ORDER BY 1, 2"],
+    "lateral": ["SELECT a.id, q.w FROM shop.a, LATERAL (SELECT w FROM shop.b WHERE b.k = a.k) q ORDER BY 1, 2"],
+    "scalar subquery in a target list": ["SELECT a.id, b.w FROM (SELECT id, k FROM shop.a) a JOIN shop.b USING (k) WHERE (SELECT count(*) FROM shop.c) = 4 ORDER BY 1, 2"],
+    "cursor": ["BEGIN", f"DECLARE c CURSOR FOR {JOIN}", "FETCH ALL FROM c"],
+    "cursor with hold": [f"DECLARE c CURSOR WITH HOLD FOR {JOIN}", "FETCH ALL FROM c"],
+    "scroll cursor in a read-only transaction": ["BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ", f"DECLARE c SCROLL CURSOR FOR {JOIN}", "FETCH ALL FROM c"],
+    "cursor quoted as Tableau does": [f'DECLARE "SQL_CUR0x7f" CURSOR WITH HOLD FOR {JOIN}', 'FETCH 2048 IN "SQL_CUR0x7f"'],
+    "create temp table as": [f"CREATE TEMP TABLE q AS {JOIN}", "SELECT * FROM q ORDER BY 1, 2"],
+    "create temp table as, with data": [f"CREATE TEMP TABLE q AS ({JOIN}) WITH DATA", "SELECT * FROM q ORDER BY 1, 2"],
+    "select into": [JOIN.replace(" FROM shop.a", " INTO TEMP q FROM shop.a"), "SELECT * FROM q ORDER BY 1, 2"],
+    "create temp view": [f"CREATE TEMP VIEW q AS {JOIN}", "SELECT * FROM q ORDER BY 1, 2"],
+    "view on a view": [f"CREATE TEMP VIEW q AS {JOIN}", "CREATE TEMP VIEW r AS SELECT * FROM q", "SELECT * FROM r ORDER BY 1, 2"],
+    "insert": ["CREATE TEMP TABLE q (id bigint, w bigint)", f"INSERT INTO q {JOIN}", "SELECT * FROM q ORDER BY 1, 2"],
+    "insert, returning": ["CREATE TEMP TABLE q (id bigint, w bigint)", f"WITH n AS (INSERT INTO q {JOIN} RETURNING *) SELECT * FROM n ORDER BY 1, 2"],
+    "update from": ["CREATE TEMP TABLE q AS SELECT * FROM (VALUES (1::bigint, 0::bigint)) v(id, w)", "UPDATE q SET w = s.n FROM (SELECT a.id, sum(b.w) n FROM shop.a JOIN shop.b USING (k) GROUP BY 1) s WHERE s.id = q.id", "SELECT id, w FROM q"],
+    "delete using": ["CREATE TEMP TABLE q AS SELECT * FROM (VALUES (1::bigint, 1::bigint), (3, 3)) v(id, w)", "DELETE FROM q USING shop.a, shop.b WHERE a.k = b.k AND a.id = q.id", "SELECT * FROM q"],
+    "merge": ["CREATE TEMP TABLE q (id bigint, w bigint)", f"MERGE INTO q USING ({JOIN}) s ON s.id = q.id WHEN NOT MATCHED THEN INSERT VALUES (s.id, s.w)", "SELECT * FROM q ORDER BY 1, 2"],
+    "prepare": [f"PREPARE p AS {JOIN}", "EXECUTE p"],
+    "prepare with a parameter": ["PREPARE p(bigint, text) AS SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) WHERE $1 < 5 OR a.v = $2 ORDER BY 1, 2", "EXECUTE p(2 + 1, 'none')"],
+    "create table as execute": [f"PREPARE p AS {JOIN}", "CREATE TEMP TABLE q AS EXECUTE p", "SELECT * FROM q ORDER BY 1, 2"],
+    "values": ["SELECT * FROM (VALUES (1)) v(x) CROSS JOIN LATERAL (" + JOIN + ") q ORDER BY 2, 3"],
+    "natural join with a hub table": ["SELECT h.id FROM hub_table h NATURAL JOIN shop.a ORDER BY 1"],
+    "after a savepoint": ["BEGIN", "SAVEPOINT s", JOIN],
+    "after an error and a rollback to a savepoint": ["BEGIN", "SAVEPOINT s", "!SELECT 1 / 0", "ROLLBACK TO s", JOIN],
+}  # fmt: skip
+EXPECTED = {
+    "update from": [(1, 300)],
+    "delete using": [(3, 3)],
+    "values": [(1, *row) for row in ROWS],
+    "natural join with a hub table": [(1,)],
+}
+
+REFUSED = {
+    "do": ("DO $$ BEGIN PERFORM count(*) FROM shop.a; END $$", "0A000"),
+    "temporary function": ("CREATE FUNCTION pg_temp.f() RETURNS bigint LANGUAGE sql AS 'SELECT count(*) FROM shop.a'; SELECT pg_temp.f()", "0A000"),
+    "plpgsql function": ("CREATE FUNCTION pg_temp.g() RETURNS bigint LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT count(*) FROM shop.a); END'; SELECT pg_temp.g()", "0A000"),
+    "query_to_xml": ("SELECT query_to_xml('SELECT * FROM shop.a', true, false, '')", "0A000"),
+    "copy of the view": ("COPY shop.a TO STDOUT", "42809"),
+    "copy into": ("COPY shop.a FROM STDIN", "42501"),
+    "insert into": ("INSERT INTO shop.a VALUES (1)", "25006"),
+    "update": ("UPDATE shop.a SET v = 'z'", "25006"),
+    "delete": ("DELETE FROM shop.a", "25006"),
+    "merge into": ("MERGE INTO shop.a USING shop.b ON a.k = b.k WHEN MATCHED THEN DELETE", "25006"),
+    "truncate": ("TRUNCATE shop.a", "42809"),
+    "lock rows": ("SELECT * FROM shop.a FOR UPDATE", "0A000"),
+    "system column": ("SELECT ctid FROM shop.a", "42703"),
+    "sample": ("SELECT * FROM shop.a TABLESAMPLE system (50)", "0A000"),
+    "planning table": ("SELECT * FROM oar_plan.t1", "42501"),
+    "missing table": ("SELECT * FROM shop.nothing", "42P01"),
+    "missing column": ("SELECT nothing FROM shop.a", "42703"),
+    "question as a parameter": ("SELECT * FROM oar_ask($1)", "0A000"),
+    "question in an expression": ("SELECT 1 + oar_ask('how many a')", "0A000"),
+    "index": ("CREATE INDEX ON shop.a (id)", "42501"),
+    "permanent table": ("CREATE TABLE public.keep AS SELECT * FROM shop.a", "42501"),
+    "permanent view": ("CREATE VIEW public.keep AS SELECT * FROM shop.a", "42501"),
+    "guard function": ("SELECT * FROM oar_internal.guard('shop', 'a') AS t(id bigint)", "0A000"),
+}  # fmt: skip
+
+
+def run(connection, statements):
+    rows = None
+    for statement in statements:
+        if statement.startswith("!"):
+            with pytest.raises(psycopg.Error):
+                connection.execute(statement[1:])
+            continue
+        cursor = connection.execute(statement)
+        while cursor.nextset():
+            if cursor.description is not None:
+                break
+        rows = cursor.fetchall() if cursor.description is not None else None
+    return rows
+
+
+@pytest.mark.parametrize("name", CARRIERS)
+def test_a_carrier_gives_the_right_rows(client, name):
+    assert run(client, CARRIERS[name]) == EXPECTED.get(name, ROWS)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, said in CARRIERS.items() if not any(";" in s or s[0] == "!" for s in said)]
+)
+def test_a_carrier_works_as_a_prepared_statement(client, name):
+    rows = None
+    for statement in CARRIERS[name]:
+        cursor = client.execute(statement, prepare=True)
+        rows = cursor.fetchall() if cursor.description is not None else None
+    expected = EXPECTED.get(name, ROWS)
+    assert rows == expected
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_meaning_is_refused(client, name):
+    statement, sqlstate = REFUSED[name]
+    with pytest.raises(psycopg.Error) as failure:
+        client.execute(statement)
+    assert failure.value.sqlstate == sqlstate
+    assert client.execute("SELECT count(*) FROM shop.a").fetchone() == (6,)
+
+
+@pytest.mark.parametrize("options", ["", " (FORMAT csv, HEADER)", " WITH (FORMAT binary)"])
+def test_copy_of_a_join_equals_the_merged_tables(client, merged, options):
+    statement = f"COPY ({JOIN}) TO STDOUT{options}"
+    with client.cursor().copy(statement) as copied:
+        actual = b"".join(copied)
+    with merged.cursor().copy(statement.replace("shop.", "")) as copied:
+        expected = b"".join(copied)
+    assert actual == expected
+    assert actual
+
+
+def test_copy_keeps_every_type(client, merged):
+    statement = "COPY (SELECT v, k::numeric, now() > 'epoch' FROM shop.a ORDER BY id) TO STDOUT"
+    with client.cursor().copy(statement) as copied:
+        actual = b"".join(copied)
+    with merged.cursor().copy(statement.replace("shop.", "")) as copied:
+        assert actual == b"".join(copied)
+
+
+def test_explain_asks_no_owner_and_analyze_does(client):
+    plan = [line for (line,) in client.execute(f"EXPLAIN {JOIN}")]
+    assert plan[0] == "Federated Query"
+    assert not any("Actual" in line for line in plan)
+    ran = [line for (line,) in client.execute(f"EXPLAIN (ANALYZE) {JOIN}")]
+    assert sum("Actual" in line for line in ran) == 2
+    document = client.execute(f"EXPLAIN (FORMAT json) {JOIN}").fetchone()[0]
+    assert document[0]["Plan"]["Owner Cover"] == 2
+    with pytest.raises(psycopg.Error) as failure:
+        client.execute(f"EXPLAIN (FORMAT xml) {JOIN}")
+    assert failure.value.sqlstate == "0A000"
+
+
+def test_columns_are_known_before_an_owner_is_asked(line):
+    async def describe():
+        connection = await asyncpg.connect(**asyncpg_arguments(line.dsn))
+        try:
+            prepared = await connection.prepare(JOIN)
+            with psycopg.connect(line.hub, autocommit=True) as hub:
+                steps = hub.execute("SELECT count(*) FROM oar.steps").fetchone()
+            names = [attribute.name for attribute in prepared.get_attributes()]
+            rows = [tuple(row) for row in await prepared.fetch()]
+            return steps, names, rows
+        finally:
+            await connection.close()
+
+    with psycopg.connect(line.hub, autocommit=True) as hub:
+        before = hub.execute("SELECT count(*) FROM oar.steps").fetchone()
+    assert asyncio.run(describe()) == (before, ["id", "w"], ROWS)
+
+
+def asyncpg_arguments(dsn):
+    parts = psycopg.conninfo.conninfo_to_dict(dsn)
+    return {
+        "host": parts["host"],
+        "port": int(parts["port"]),
+        "user": parts["user"],
+        "password": parts["password"],
+        "database": parts["dbname"],
+    }
+
+
+def test_a_named_cursor_reads_in_portions(client):
+    with client.transaction(), client.cursor(name="portions") as cursor:
+        cursor.itersize = 2
+        cursor.execute(JOIN)
+        assert list(cursor) == ROWS
+
+
+def test_a_read_only_transaction_joins(client):
+    client.read_only = True
+    with client.transaction():
+        assert client.execute(JOIN).fetchall() == ROWS
+
+
+def test_an_error_of_ours_aborts_the_transaction(client):
+    client.execute("BEGIN")
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        client.execute("DELETE FROM shop.a")
+    with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+        client.execute(JOIN)
+    client.execute("ROLLBACK")
+    assert client.execute(JOIN).fetchall() == ROWS
+
+
+def test_a_temporary_table_shadows_a_published_one(client):
+    client.execute("SET search_path = shop")
+    client.execute("CREATE TEMP TABLE a (id bigint)")
+    assert client.execute("SELECT count(*) FROM a").fetchone() == (0,)
+    assert client.execute("SELECT count(*) FROM shop.a").fetchone() == (6,)
+    client.execute("DROP TABLE a")
+    assert client.execute("SELECT count(*) FROM a").fetchone() == (6,)
+
+
+def test_privileges_are_the_hubs(client, line):
+    with psycopg.connect(line.hub, autocommit=True) as hub:
+        hub.execute("REVOKE SELECT ON shop.c FROM oar_client")
+        try:
+            for statement in (
+                "SELECT * FROM shop.c",
+                "COPY (SELECT * FROM shop.c) TO STDOUT",
+                "CREATE TEMP TABLE q AS SELECT * FROM shop.c",
+                "BEGIN; DECLARE x CURSOR FOR SELECT * FROM shop.c",
+                "EXPLAIN ANALYZE SELECT * FROM shop.c",
+            ):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    client.execute(statement)
+                client.rollback()
+        finally:
+            hub.execute("GRANT SELECT ON shop.c TO oar_client")

@@ -1,0 +1,215 @@
+"""What owners' policies do to a join, seen from a client, and what the ledger holds of it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psycopg
+import psycopg.conninfo
+import pytest
+import yaml
+from oar_proxy.settings import Limits
+
+JOIN = "SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) WHERE b.s = 'p' ORDER BY 1, 2"
+ROWS = [(1, 100), (4, 100)]
+
+
+def policy(*edges, limits=""):
+    text = "version: 1\n"
+    if limits:
+        text += f"limits: {{{limits}}}\n"
+    if edges:
+        text += "key_disclosure:\n"
+        text += "".join(f"  - {{column: {c}, to: [{t}], max_keys: {m}}}\n" for c, t, m in edges)
+    return text
+
+
+def plan(connection, statement=JOIN):
+    document = connection.execute(f"EXPLAIN (ANALYZE, FORMAT json) {statement}").fetchone()[0]
+    return document[0]["Plan"]
+
+
+def disclosures(connection):
+    return connection.execute(
+        "SELECT from_owner, from_column, to_owner, to_column, keys FROM oar.disclosures ORDER BY at"
+    ).fetchall()
+
+
+def test_keys_of_the_filtered_side_are_relayed(proxy):
+    client = proxy({"south": policy(("b.k", "north", 10))})
+    assert client.execute(JOIN).fetchall() == ROWS
+    assert disclosures(client) == [("south", "shop.b.k", "north", "a.k", 2)]
+    described = plan(client)
+    assert [step["Owner"] for step in described["Steps"]] == ["south", "north"]
+    assert described["Route"] == "relay"
+
+
+def test_a_forbidden_direction_turns_the_relay_round(proxy):
+    client = proxy({"north": policy(("a.k", "south", 10))})
+    assert client.execute(JOIN).fetchall() == ROWS
+    assert disclosures(client) == [("north", "shop.a.k", "south", "b.k", 4)]
+    described = plan(client)
+    assert [step["Owner"] for step in described["Steps"]] == ["north", "south"]
+    assert described["Steps"][1]["Keys"][0]["Rule"] == "north/key_disclosure[0]"
+
+
+def test_forbidden_both_ways_is_fan_out_and_exact(proxy):
+    client = proxy({})
+    assert client.execute(JOIN).fetchall() == ROWS
+    assert disclosures(client) == []
+    denied = plan(client)["Steps"]
+    assert all("Keys" not in step for step in denied)
+    assert {d["Rule"] for step in denied for d in step["Denied"]} == {
+        "north/default deny",
+        "south/default deny",
+    }
+    assert client.execute("SELECT count(*) FROM oar.steps").fetchone() == (4,)
+
+
+def test_forbidden_both_ways_over_the_cap_is_refused_by_name(proxy):
+    client = proxy({"north": policy(limits="max_rows: 5"), "south": policy()})
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded) as refused:
+        client.execute(JOIN)
+    said = refused.value.diag
+    assert said.message_primary == (
+        "owner north would send more than 5 rows of a: nothing is returned"
+    )
+    assert "north/limits.max_rows: 5 rows" in said.message_detail
+    assert "shop.b.k to north.a.k" in said.message_detail
+    assert "south/default deny" in said.message_detail
+    assert "{column: b.k, to: [north], max_keys: N}" in said.message_hint
+    outcome = client.execute("SELECT sqlstate, count(*) FROM oar.asks GROUP BY 1").fetchall()
+    assert outcome == [("54000", 1)]
+
+
+def test_the_cap_itself_may_be_reached(proxy):
+    client = proxy({"north": policy(limits="max_rows: 6")})
+    assert client.execute("SELECT count(*) FROM shop.a JOIN shop.b ON true").fetchone() == (36,)
+
+
+def test_more_keys_than_allowed_leave_the_edge_out(proxy):
+    client = proxy({"south": policy(("b.k", "north", 1))})
+    assert client.execute(JOIN).fetchall() == ROWS
+    assert disclosures(client) == []
+    notes = [note for step in plan(client)["Steps"] for note in step.get("Notes", ())]
+    assert notes == [
+        "edge shop.b.k to north carries 2 keys, at most 1 by south/key_disclosure[0].max_keys: "
+        "asked without them"
+    ]
+
+
+def test_an_empty_key_list_skips_the_owner_and_is_on_the_ledger(proxy):
+    client = proxy({"south": policy(("b.k", "north", 10))})
+    statement = JOIN.replace("'p'", "'nobody'")
+    assert client.execute(statement).fetchall() == []
+    assert disclosures(client) == [("south", "shop.b.k", "north", "a.k", 0)]
+    assert plan(client, statement)["Steps"][1]["Skipped"] == "no key was left"
+
+
+def test_every_holder_of_a_split_table_has_to_allow_its_keys(proxy):
+    statement = "SELECT c.u, split.t FROM shop.c JOIN shop.split USING (k) WHERE split.t = 'n' ORDER BY 1, 2"
+    one = proxy({"north": policy(("split.k", "west", 10))})
+    assert one.execute(statement).fetchall() == [("m", "n")]
+    assert disclosures(one) == []
+    both = proxy({o: policy(("split.k", "west", 10)) for o in ("north", "south")})
+    assert both.execute(statement).fetchall() == [("m", "n")]
+    assert {(d[0], d[2]) for d in disclosures(both)} == {("north", "west"), ("south", "west")}
+
+
+def test_a_denied_column_does_not_exist(proxy):
+    client = proxy({"north": "version: 1\ntables: {a: {deny_columns: [v]}, d: {deny: true}}\n"})
+    for statement, said in (
+        ("SELECT v FROM shop.a", 'column "v" does not exist'),
+        ("SELECT a.v FROM shop.a", "column a.v does not exist"),
+        ("SELECT * FROM shop.d", 'relation "shop.d" does not exist'),
+        ("SELECT * FROM shop.nothing", 'relation "shop.nothing" does not exist'),
+    ):
+        with pytest.raises(psycopg.Error) as failure:
+            client.execute(statement)
+        assert failure.value.diag.message_primary == said
+    assert [c.name for c in client.execute("SELECT * FROM shop.a").description] == ["id", "k"]
+    visible = client.execute("SELECT name FROM oar.columns WHERE table_name = 'a'").fetchall()
+    assert visible == [("id",), ("k",)]
+
+
+def test_the_proxys_own_limits_bind(proxy, owners):
+    client = proxy(dict.fromkeys(("north", "south"), owners.ALLOW), Limits(max_rows=3))
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded) as refused:
+        client.execute("SELECT a.id, b.id FROM shop.a, shop.b")
+    assert "proxy/limits.max_rows: 3 rows" in refused.value.diag.message_detail
+    client.execute("SET oar.max_keys = 1")
+    assert all(
+        "Keys" not in step
+        for step in plan(client, "SELECT count(*) FROM shop.a WHERE id = 1")["Steps"]
+    )
+
+
+def test_a_client_sees_its_own_asks_only(proxy, owners):
+    client = proxy(dict.fromkeys(("north", "south"), owners.ALLOW))
+    client.execute(JOIN)
+    assert client.execute("SELECT count(DISTINCT principal) FROM oar.asks").fetchone() == (1,)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        client.execute("SELECT * FROM oar_internal.asks")
+
+
+def test_what_was_sent_is_on_the_ledger_when_the_proxy_is_killed(new_hub, owners, tmp_path):
+    """The receiver's table is locked, so that the keys are under way when the proxy dies."""
+    hub = new_hub()
+    rules = tmp_path / "south.yaml"
+    rules.write_text(policy(("b.k", "north", 10)))
+    config = tmp_path / "oar.yaml"
+    named = {name: {"url": url, "schema": "shop"} for name, url in owners.urls.items()}
+    named["south"]["policy"] = str(rules)
+    settings = {"listen": {"port": 0}, "hub": {"dsn": hub}, "owners": named, "log_format": "json"}
+    config.write_text(yaml.safe_dump(settings))
+    oar = Path(sys.executable).with_name("oar")
+    process = subprocess.Popen(
+        [oar, "serve", "--config", config], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        encoding="utf-8", env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    try:
+        for line in process.stdout:
+            if '"listening"' in line:
+                port = yaml.safe_load(line)["port"]
+                break
+        name = f"client_{secrets.token_hex(4)}"
+        subprocess.run(
+            [oar, "user", "add", name, "--config", config, "--password-from", "OWN_PASSWORD"],
+            check=True, capture_output=True, env={**os.environ, "OWN_PASSWORD": "secret"},
+        )  # fmt: skip
+        parts = psycopg.conninfo.conninfo_to_dict(hub)
+        with psycopg.connect(owners.north) as locker:
+            locker.execute("LOCK TABLE a IN ACCESS EXCLUSIVE MODE")
+            client = psycopg.connect(
+                host="127.0.0.1", port=port, user=name, password="secret", dbname=parts["dbname"]
+            )
+            client.pgconn.send_query(JOIN.encode())
+            client.pgconn.flush()
+            with psycopg.connect(owners.north, autocommit=True) as watcher:
+                waiting = (
+                    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+                    "AND query LIKE '%ANY%'"
+                )
+                for _ in range(200):
+                    if watcher.execute(waiting).fetchone() != (0,):
+                        break
+                    time.sleep(0.05)
+                else:
+                    pytest.fail("the keys never reached the receiver")
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait(10)
+            client.close()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    with psycopg.connect(hub) as connection:
+        assert disclosures(connection) == [("south", "shop.b.k", "north", "a.k", 2)]
+        steps = connection.execute("SELECT owner, sqlstate FROM oar.steps ORDER BY step").fetchall()
+        assert steps == [("south", "00000"), ("north", None)]
