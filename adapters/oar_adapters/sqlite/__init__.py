@@ -349,13 +349,20 @@ _REASONS: Final = {
 
 
 def _authorize(
-    action: int, first: str | None, second: str | None, _database: str | None, _by: str | None
+    action: int, first: str | None, second: str | None, _database: str | None, view: str | None
 ) -> int:
-    """Let reading be compiled, and nothing else."""
+    """Let reading be compiled, and nothing else.
+
+    Inside the owner's own views any function of SQLite's may stand, and recursion.
+    """
     if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_TRANSACTION):
         return sqlite3.SQLITE_OK
-    if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in FUNCTIONS:
-        return sqlite3.SQLITE_OK
     if action == sqlite3.SQLITE_READ and not (first or "").lower().startswith("pragma_"):
+        return sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_FUNCTION:
+        name = (second or "").lower()
+        known = name in FUNCTIONS or (view is not None and name != "load_extension")
+        return sqlite3.SQLITE_OK if known else sqlite3.SQLITE_DENY
+    if action == sqlite3.SQLITE_RECURSIVE and view is not None:
         return sqlite3.SQLITE_OK
     return sqlite3.SQLITE_DENY

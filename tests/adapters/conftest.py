@@ -1,0 +1,52 @@
+"""Owners for the adapters' tests: databases on the shared server, files of their own."""
+
+from __future__ import annotations
+
+import secrets
+from urllib.parse import quote
+
+import psycopg
+import psycopg.conninfo
+import pytest
+from psycopg import sql
+
+
+def _owner_database(admin_conninfo, *, options=""):
+    """Make a database and a login role that may read it; returns both connection strings."""
+    name, password = f"owner_{secrets.token_hex(4)}", secrets.token_urlsafe()
+    reader = f"reader_{secrets.token_hex(4)}"
+    with psycopg.connect(admin_conninfo, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name} {options}")
+        admin.execute(
+            sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(
+                sql.Identifier(reader), sql.Literal(password)
+            )
+        )
+    conninfo = psycopg.conninfo.make_conninfo(admin_conninfo, dbname=name)
+    with psycopg.connect(conninfo, autocommit=True) as owner:
+        owner.execute(
+            f"GRANT USAGE ON SCHEMA public TO {reader};"
+            f"ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {reader};"
+            # What a careless owner might allow: the adapter has to stay read-only by itself.
+            f"ALTER DEFAULT PRIVILEGES GRANT INSERT, UPDATE, DELETE ON TABLES TO {reader};"
+            f"GRANT CREATE ON SCHEMA public TO {reader}"
+        )
+    parts = psycopg.conninfo.conninfo_to_dict(conninfo)
+    url = (
+        f"postgresql://{reader}:{quote(password)}@/{name}"
+        f"?host={quote(str(parts['host']), safe='')}&port={parts.get('port', 5432)}"
+    )
+    return name, conninfo, url
+
+
+def _drop(admin_conninfo, name):
+    with psycopg.connect(admin_conninfo, autocommit=True) as admin:
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="module")
+def postgres_owner(hub_server):
+    """An owner's database: ``(conninfo of its owner, url of a reader)``."""
+    name, conninfo, url = _owner_database(hub_server.conninfo)
+    yield conninfo, url
+    _drop(hub_server.conninfo, name)

@@ -1,0 +1,79 @@
+"""The conformance suite, against a PostgreSQL of its own."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from oar_adapters.interface import Output, Statement
+from oar_adapters.testing.conformance import AdapterConformance
+from oar_adapters.testing.samples import TABLES
+
+TYPES = {
+    "integer": "bigint",
+    "float": "double precision",
+    "text": "text",
+    "numeric": "numeric(14,2)",
+    "boolean": "boolean",
+    "date": "date",
+    "timestamp": "timestamp",
+    "bytes": "bytea",
+}
+
+
+class PostgresOwner:
+    unreachable_url = "postgresql://nobody:secret@127.0.0.1:1/nowhere"
+
+    def __init__(self, conninfo, url):
+        self.connection = psycopg.connect(conninfo, autocommit=True)
+        self.url = url
+        self.options = {"pool_size": "3"}
+        for table in TABLES:
+            self._create(table)
+
+    def _create(self, table):
+        columns = ", ".join(
+            f'"{column.name}" {TYPES[column.kind]}'
+            + (" PRIMARY KEY" if number == 0 else " NOT NULL" if column.not_null else "")
+            for number, column in enumerate(table.columns)
+        )
+        self.connection.execute(f'CREATE TABLE "{table.name}" ({columns})')
+        with self.connection.cursor().copy(f'COPY "{table.name}" FROM STDIN') as copy:
+            for row in table.rows:
+                copy.write_row(row)
+        self.connection.execute(f'CREATE INDEX ON "{table.name}" ("{table.columns[1].name}")')
+        self.connection.execute(f'ANALYZE "{table.name}"')
+
+    def insert(self, table, row):
+        marks = ", ".join(["%s"] * len(row))
+        self.connection.execute(f'INSERT INTO "{table}" VALUES ({marks})', row)
+
+    def rows(self, table):
+        return self.connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0]
+
+    def slow_query(self, published):
+        return Statement("SELECT pg_sleep(60)::text", (), (Output("c", "text"),))
+
+    def running(self):
+        return self.connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oar'"
+            " AND datname = current_database() AND state = 'active'"
+        ).fetchone()[0]
+
+    def break_value(self, table, column, key):
+        with pytest.raises(psycopg.errors.InvalidTextRepresentation):
+            self.connection.execute(f'UPDATE "{table}" SET "{column}" = \'x\' WHERE id = {key}')
+        return False
+
+    def drop_column(self, table, column):
+        self.connection.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
+
+
+@pytest.fixture(scope="module")
+def owner(postgres_owner):
+    owner = PostgresOwner(*postgres_owner)
+    yield owner
+    owner.connection.close()
+
+
+class TestPostgres(AdapterConformance):
+    cannot = frozenset()
