@@ -11,25 +11,25 @@ from oar_adapters.interface import Adapter, KeyFilter, Scan
 
 from oar_proxy.gate import KeyEdge
 from oar_proxy.plan import Plan, Step
-from oar_proxy.run import StepOutcome
+from oar_proxy.run import StepReport
 
 
 def lines(
-    plan: Plan, adapters: Mapping[str, Adapter], outcomes: Sequence[StepOutcome] | None = None
+    plan: Plan, adapters: Mapping[str, Adapter], reports: Sequence[StepReport] | None = None
 ) -> list[str]:
-    """Describe a plan; with ``outcomes``, also what its steps did."""
-    return _format(document(plan, adapters, outcomes))
+    """Describe a plan; with ``reports``, also what its steps did."""
+    return _format(document(plan, adapters, reports))
 
 
 def json_text(
-    plan: Plan, adapters: Mapping[str, Adapter], outcomes: Sequence[StepOutcome] | None = None
+    plan: Plan, adapters: Mapping[str, Adapter], reports: Sequence[StepReport] | None = None
 ) -> str:
     """The same as :func:`lines`, as the JSON of ``EXPLAIN (FORMAT JSON)``."""
-    return json.dumps([{"Plan": document(plan, adapters, outcomes)}], ensure_ascii=False)
+    return json.dumps([{"Plan": document(plan, adapters, reports)}], ensure_ascii=False)
 
 
 def document(
-    plan: Plan, adapters: Mapping[str, Adapter], outcomes: Sequence[StepOutcome] | None
+    plan: Plan, adapters: Mapping[str, Adapter], reports: Sequence[StepReport] | None
 ) -> dict[str, Any]:
     """The plan as plain values; keys follow EXPLAIN's spelling."""
     described: dict[str, Any] = {"Node Type": "Federated Query"}
@@ -46,11 +46,11 @@ def document(
             "Reads": "the whole statement",
             "SQL": adapters[plan.whole.owner].render(plan.whole_query),
         }
-        _add_outcome(step, next(iter(outcomes or ()), None))
+        _add_report(step, next(iter(reports or ()), None))
         described["Steps"] = [step]
         described["Hub"] = "passes the owner's answer on"
         return described
-    by_step = {id(o.step): o for o in outcomes or ()}
+    by_step = {id(o.step): o for o in reports or ()}
     described["Steps"] = [_step(plan, step, adapters, by_step.get(id(step))) for step in plan.steps]
     if plan.unread:
         described["Not Read"] = [_published(plan, number) for number in plan.unread]
@@ -61,12 +61,12 @@ def document(
 
 
 def _step(
-    plan: Plan, step: Step, adapters: Mapping[str, Adapter], outcome: StepOutcome | None
+    plan: Plan, step: Step, adapters: Mapping[str, Adapter], report: StepReport | None
 ) -> dict[str, Any]:
     described: dict[str, Any] = {
         "Owner": step.owner,
         "Reads": _published(plan, step.occurrence),
-        "SQL": outcome.sql if outcome else adapters[step.owner].render(_with_keys(step)),
+        "SQL": report.sql if report else adapters[step.owner].render(_with_keys(step)),
         "Estimated Rows": round(step.estimate),
     }
     if step.edges:
@@ -86,7 +86,7 @@ def _step(
         ]
     if step.kept:
         described["Kept For The Hub"] = [_plain(text, step) for text in step.kept]
-    _add_outcome(described, outcome)
+    _add_report(described, report)
     return described
 
 
@@ -95,17 +95,17 @@ def _with_keys(step: Step) -> Scan:
     return replace(step.scan, key_filters=filters)
 
 
-def _add_outcome(described: dict[str, Any], outcome: StepOutcome | None) -> None:
-    if outcome is None:
+def _add_report(described: dict[str, Any], report: StepReport | None) -> None:
+    if report is None:
         return
-    described["Actual Rows"] = outcome.rows
-    if outcome.keys:
-        described["Actual Keys"] = sum(outcome.keys)
-    described["Actual Milliseconds"] = round(outcome.seconds * 1000, 3)
-    if outcome.skipped:
+    described["Actual Rows"] = report.rows
+    if report.keys:
+        described["Actual Keys"] = sum(report.keys)
+    described["Actual Milliseconds"] = round(report.seconds * 1000, 3)
+    if report.skipped:
         described["Skipped"] = "no key was left"
-    if outcome.notes:
-        described["Notes"] = list(outcome.notes)
+    if report.notes:
+        described["Notes"] = list(report.notes)
 
 
 def _published(plan: Plan, number: int) -> str:

@@ -38,7 +38,7 @@ from oar_policies.model import Policy
 from oar_policies.names import write_name
 
 from oar_proxy.errors import InsufficientPrivilege, InternalError, LimitExceeded
-from oar_proxy.ledger import Ask, Disclosure, Ledger, StepEntry, digest
+from oar_proxy.ledger import Ask, Disclosure, Ledger, StepEntry, StepOutcome, digest
 from oar_proxy.settings import Limits
 
 OWN_KEYS: Final = "own keys"
@@ -165,9 +165,12 @@ class Gate:
 
     # --- what running asks ---
 
-    async def authorize(self, ask: Ask, steps: Sequence[Step]) -> list[Authorized]:
+    async def authorize(
+        self, ask: Ask, steps: Sequence[Step], finished: Sequence[StepOutcome] = ()
+    ) -> list[Authorized]:
         """Decide about a wave of queries, write it on the ledger, and return it sealed, in order.
 
+        ``finished`` are outcomes of earlier steps, to be written with it.
         All or none: one refused query refuses the wave. When this returns, the ledger holds every
         query and disclosure. Raises :class:`InsufficientPrivilege`, :class:`LimitExceeded`,
         :class:`LedgerUnavailable`, and :class:`InternalError` for a step that is not what it says.
@@ -176,7 +179,7 @@ class Gate:
             return []
         # No await before the entries are complete: one set of policies decides the whole wave.
         entries = [self._entry(step) for step in steps]
-        numbers = await self._ledger.record(ask, entries)
+        numbers = await self._ledger.record(ask, entries, finished)
         return [Authorized(step.query, number) for step, number in zip(steps, numbers, strict=True)]
 
     # --- deciding ---

@@ -79,6 +79,15 @@ class StepEntry:
     disclosures: tuple[Disclosure, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """How one recorded step ended; ``rows`` is what the owner sent, None when unknown."""
+
+    step: int
+    sqlstate: str
+    rows: int | None
+
+
 def digest(text: str) -> str:
     """Return the SHA-256 of a text, in hex: how statements and queries appear on the ledger."""
     return hashlib.sha256(text.encode()).hexdigest()
@@ -104,6 +113,13 @@ asked AS (
   ON CONFLICT DO NOTHING
 )"""
 
+# An outcome needs no commit of its own: it travels with the next entry, or with the ask's outcome.
+_FINISHED: Final[LiteralString] = """
+finished AS (
+  INSERT INTO oar_internal.step_outcomes (step, sqlstate, rows)
+  SELECT * FROM unnest(%(o_step)s::int8[], %(o_sqlstate)s::text[], %(o_rows)s::int8[])
+)"""
+
 _RECORD: Final[LiteralString] = f"""
 WITH {_ENSURE_ASK},
 wave AS MATERIALIZED (
@@ -125,19 +141,15 @@ disclosed AS (
               %(d_rule)s::text[], %(d_policy)s::text[])
        AS d(position, from_owner, from_column, to_owner, to_column, keys, rule, policy)
   JOIN wave USING (position)
-)
+),
+{_FINISHED}
 SELECT step, oar_internal.commit_durably() FROM wave ORDER BY position
 """
 
 # Outcomes are not waited for: WAL keeps the order, and a lost one reads as "unknown".
-_FINISH_STEP: Final[LiteralString] = """
-INSERT INTO oar_internal.step_outcomes (step, sqlstate, rows)
-SELECT %(step)s, %(sqlstate)s, %(rows)s
-FROM set_config('synchronous_commit', 'off', true)
-"""
-
 _FINISH_ASK: Final[LiteralString] = f"""
-WITH {_ENSURE_ASK}
+WITH {_ENSURE_ASK},
+{_FINISHED}
 INSERT INTO oar_internal.ask_outcomes (ask, sqlstate, rows)
 SELECT %(ask)s, %(sqlstate)s, %(rows)s
 FROM set_config('synchronous_commit', 'off', true)
@@ -168,9 +180,12 @@ class Ledger:
             uuid.uuid4(), principal, statement_fingerprint, kind, route, kappa, catalog_version
         )
 
-    async def record(self, ask: Ask, entries: Sequence[StepEntry]) -> list[int]:
+    async def record(
+        self, ask: Ask, entries: Sequence[StepEntry], finished: Sequence[StepOutcome] = ()
+    ) -> list[int]:
         """Write a wave of steps and what they disclose; return their numbers, in order.
 
+        ``finished`` are outcomes of earlier steps, written along.
         On return they are committed and on disk, whatever ``synchronous_commit`` the hub is
         configured with. Raises :class:`LedgerUnavailable`: then nothing may be sent.
         """
@@ -180,6 +195,7 @@ class Ledger:
             _RECORD,
             {
                 **_ask_row(ask),
+                **_outcome_columns(finished),
                 "owner": [entry.owner for entry in entries],
                 "sql_digest": [entry.sql_digest for entry in entries],
                 "row_cap": [entry.row_cap for entry in entries],
@@ -198,27 +214,24 @@ class Ledger:
         )
         return [cast("int", row[0]) for row in rows]
 
-    async def finish_step(self, entry: int, *, sqlstate: str = SUCCESS, rows: int | None) -> None:
-        """Add a step's outcome, once; ``rows`` is what the owner sent, None when unknown.
-
-        Raises :class:`LedgerUnavailable`; the entry then keeps its unknown outcome.
-        """
-        await self._write(
-            "a step's outcome could not be written on the ledger",
-            _FINISH_STEP,
-            {"step": entry, "sqlstate": sqlstate, "rows": rows},
-        )
-
-    async def finish_ask(self, ask: Ask, *, sqlstate: str = SUCCESS, rows: int | None) -> None:
+    async def finish_ask(
+        self,
+        ask: Ask,
+        *,
+        sqlstate: str = SUCCESS,
+        rows: int | None,
+        finished: Sequence[StepOutcome] = (),
+    ) -> None:
         """Add an ask's outcome, once; ``rows`` is what the client was given, None when unknown.
 
+        ``finished`` are outcomes of its steps that are not written yet.
         An ask that was refused before its first step gets its row here, so that refusals are on
         the ledger too. Raises :class:`LedgerUnavailable`.
         """
         await self._write(
             "an ask's outcome could not be written on the ledger",
             _FINISH_ASK,
-            {**_ask_row(ask), "sqlstate": sqlstate, "rows": rows},
+            {**_ask_row(ask), **_outcome_columns(finished), "sqlstate": sqlstate, "rows": rows},
         )
 
     async def _write(
@@ -235,6 +248,14 @@ class Ledger:
                 hint="the hub's primary has to accept writes: ask the operator, then retry",
             ) from error
         return rows
+
+
+def _outcome_columns(finished: Sequence[StepOutcome]) -> dict[str, object]:
+    return {
+        "o_step": [outcome.step for outcome in finished],
+        "o_sqlstate": [outcome.sqlstate for outcome in finished],
+        "o_rows": [outcome.rows for outcome in finished],
+    }
 
 
 def _ask_row(ask: Ask) -> dict[str, object]:

@@ -6,6 +6,7 @@ with the columns known and no owner touched; only `execute` touches owners.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -25,13 +26,14 @@ from oar_proxy.errors import (
     InternalError,
     LedgerUnavailable,
     OarError,
+    QueryCanceled,
     Unanswerable,
 )
 from oar_proxy.federation import Execution, HubLink, Parameter, Piece, Prepared
 from oar_proxy.gate import Gate
 from oar_proxy.hub import planreading
 from oar_proxy.hub.planner import Planner, PlanningFailed
-from oar_proxy.ledger import Ask, Ledger, digest
+from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
 from oar_proxy.plan import Plan
 from oar_proxy.pushdown import Whole, whole_statement
 from oar_proxy.question import Question
@@ -362,10 +364,10 @@ class Pipeline:
     def _explained(
         self, plan: Plan, gathered: Gathered | None, options: _ExplainOptions
     ) -> Execution:
-        outcomes = gathered.outcomes if gathered is not None else None
+        reports = gathered.reports if gathered is not None else None
         if options.as_json:
-            return answers.explanation((), explain.json_text(plan, self._adapters, outcomes))
-        return answers.explanation(explain.lines(plan, self._adapters, outcomes), None)
+            return answers.explanation((), explain.json_text(plan, self._adapters, reports))
+        return answers.explanation(explain.lines(plan, self._adapters, reports), None)
 
     async def _plan(self, statement: FederatedStatement, literals: Mapping[int, str]) -> Plan:
         edits = [
@@ -448,22 +450,27 @@ class Pipeline:
             catalog_version=plan.statement.catalog.version,
         )
         started = time.monotonic()
-        sqlstate = "XX000"
+        sqlstate = QueryCanceled.sqlstate
+        finished: list[StepOutcome] = []
         try:
             gathered = await run(
                 plan,
                 ask,
                 adapters=self._adapters,
                 gate=self._gate,
-                ledger=self._ledger,
                 limits=self._limits,
                 seconds=_timeout(state, self._limits),
                 progress=report,
+                finished=finished,
             )
-            sqlstate = "00000"
+            sqlstate = SUCCESS
         except OarError as error:
             sqlstate = error.sqlstate
-            await self._close(ask, sqlstate)
+            await self._close(ask, sqlstate, finished)
+            raise
+        except asyncio.CancelledError:
+            # One write more before leaving: a cancelled ask is an outcome like any other.
+            await self._close(ask, sqlstate, finished)
             raise
         finally:
             log.info(
@@ -477,12 +484,12 @@ class Pipeline:
                 sqlstate=sqlstate,
                 milliseconds=round((time.monotonic() - started) * 1000, 1),
             )
-        await self._close(ask, sqlstate)
+        await self._close(ask, sqlstate, finished)
         return gathered
 
-    async def _close(self, ask: Ask, sqlstate: str) -> None:
+    async def _close(self, ask: Ask, sqlstate: str, finished: Sequence[StepOutcome]) -> None:
         try:
-            await self._ledger.finish_ask(ask, sqlstate=sqlstate, rows=None)
+            await self._ledger.finish_ask(ask, sqlstate=sqlstate, rows=None, finished=finished)
         except LedgerUnavailable:
             # What was sent is recorded; only the outcome is not, and reads as unknown.
             log.warning("ledger outcome not written", ask=str(ask.id))

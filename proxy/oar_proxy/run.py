@@ -7,6 +7,7 @@ fails the statement. Everything in flight is cancelled then, and every snapshot 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import structlog
 from oar_adapters.authorized import Authorized
 from oar_adapters.interface import (
     Adapter,
@@ -28,7 +28,6 @@ from oar_adapters.interface import (
 
 from oar_proxy import gate as gates
 from oar_proxy.errors import (
-    LedgerUnavailable,
     LimitExceeded,
     OarError,
     OwnerFault,
@@ -38,11 +37,9 @@ from oar_proxy.errors import (
     QueryCanceled,
 )
 from oar_proxy.gate import Gate
-from oar_proxy.ledger import Ask, Ledger
+from oar_proxy.ledger import SUCCESS, Ask, StepOutcome
 from oar_proxy.plan import Plan, Step, UsedEdge
 from oar_proxy.settings import Limits
-
-log = structlog.get_logger(__name__)
 
 _INTEGERS: Final = {
     "smallint": struct.Struct("!h"),
@@ -61,8 +58,8 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class StepOutcome:
-    """What one step did, for EXPLAIN ANALYZE, the demo and the log. ``keys`` per used edge."""
+class StepReport:
+    """What one step did, for EXPLAIN ANALYZE. ``keys`` are counted for each edge it used."""
 
     step: Step | None
     owner: str
@@ -79,7 +76,7 @@ class Gathered:
     """All rows that came back: by occurrence, or the whole answer under key 0."""
 
     rows: dict[int, Rows] = field(default_factory=dict)
-    outcomes: list[StepOutcome] = field(default_factory=list)
+    reports: list[StepReport] = field(default_factory=list)
 
 
 async def run(
@@ -88,13 +85,16 @@ async def run(
     *,
     adapters: Mapping[str, Adapter],
     gate: Gate,
-    ledger: Ledger,
     limits: Limits,
     seconds: float,
     progress: Callable[[str], None],
+    finished: list[StepOutcome],
 ) -> Gathered:
-    """Ask the owners; ``seconds`` is for all of it. Raises ``OarError``."""
-    runner = _Runner(plan, adapters, gate, ledger, ask, limits, seconds, progress)
+    """Ask the owners; ``seconds`` is for all of it. Raises ``OarError``.
+
+    Outcomes of steps that are not on the ledger yet are left in ``finished``, also on failure.
+    """
+    runner = _Runner(plan, adapters, gate, ask, limits, seconds, progress, finished)
     try:
         async with asyncio.timeout(seconds):
             return await runner.run()
@@ -111,22 +111,32 @@ class _Runner:
     plan: Plan
     adapters: Mapping[str, Adapter]
     gate: Gate
-    ledger: Ledger
     ask: Ask
     limits: Limits
     seconds: float
     progress: Callable[[str], None]
+    finished: list[StepOutcome]
     gathered: Gathered = field(default_factory=Gathered)
     bytes_received: int = 0
 
     async def run(self) -> Gathered:
-        async with AsyncExitStack() as stack:
-            self.sessions = _Sessions(stack, self.adapters, self.gate, self.seconds)
-            if self.plan.whole is not None:
-                await self._run_whole()
-            else:
-                await self._run_steps()
+        try:
+            async with AsyncExitStack() as stack:
+                self.sessions = _Sessions(stack, self.adapters, self.gate, self.seconds)
+                if self.plan.whole is not None:
+                    await self._run_whole()
+                else:
+                    await self._run_steps()
+        except BaseExceptionGroup as failures:
+            raise _first(failures) from failures
         return self.gathered
+
+    async def _authorize(self, wave: Sequence[gates.Step]) -> list[Authorized]:
+        """Pass the gate; what finished meanwhile goes on the ledger in the same write."""
+        finished = tuple(self.finished)
+        authorized = await self.gate.authorize(self.ask, wave, finished)
+        del self.finished[: len(finished)]
+        return authorized
 
     # --- whole statements -----------------------------------------------------------------------
 
@@ -135,9 +145,9 @@ class _Runner:
         assert whole is not None
         assert query is not None
         rendered = self.adapters[whole.owner].render(query)
-        (authorized,) = await self.gate.authorize(
-            self.ask, [gates.Step(whole.owner, query, rendered)]
-        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.sessions.warm(whole.owner))
+            (authorized,) = await self._authorize([gates.Step(whole.owner, query, rendered)])
         names = tuple(output.name for output in query.outputs)
         rows = Rows(names, [[] for _ in names])
         self.gathered.rows[0] = rows
@@ -153,19 +163,16 @@ class _Runner:
         waiting = list(self.plan.steps)
         unfinished = Counter(step.occurrence for step in waiting)
         running: dict[asyncio.Task[None], Step] = {}
-        try:
-            async with asyncio.TaskGroup() as group:
-                while waiting or running:
-                    ready = [s for s in waiting if not any(unfinished[o] for o in s.sources)]
-                    waiting = [s for s in waiting if s not in ready]
-                    started, skipped = await self._start(group, ready)
-                    running.update(started)
-                    unfinished.subtract(step.occurrence for step in skipped)
-                    if running and not skipped:
-                        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                        unfinished.subtract(running.pop(task).occurrence for task in done)
-        except BaseExceptionGroup as failures:
-            raise _first(failures) from failures
+        async with asyncio.TaskGroup() as group:
+            while waiting or running:
+                ready = [s for s in waiting if not any(unfinished[o] for o in s.sources)]
+                waiting = [s for s in waiting if s not in ready]
+                started, skipped = await self._start(group, ready)
+                running.update(started)
+                unfinished.subtract(step.occurrence for step in skipped)
+                if running and not skipped:
+                    done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    unfinished.subtract(running.pop(task).occurrence for task in done)
 
     async def _start(
         self, group: asyncio.TaskGroup, ready: Sequence[Step]
@@ -178,15 +185,18 @@ class _Runner:
             rendered = self.adapters[step.owner].render(query)
             counts = tuple(len(f.keys) for f in filters)
             wave.append(gates.Step(step.owner, query, rendered, edges, counts))
-        authorized = await self.gate.authorize(self.ask, wave)
+        for gated in wave:
+            if 0 not in gated.keys:
+                group.create_task(self.sessions.warm(gated.owner))
+        authorized = await self._authorize(wave)
         started: dict[asyncio.Task[None], Step] = {}
         skipped: list[Step] = []
         for (step, _, _, notes), gated, permit in zip(bound, wave, authorized, strict=True):
             if 0 in gated.keys:
                 # R32: no key can match, so no row can matter; the step is on the ledger.
-                await self.ledger.finish_step(permit.ledger_entry, rows=0)
-                self.gathered.outcomes.append(
-                    StepOutcome(step, step.owner, gated.rendered, gated.keys, 0, 0.0, notes, True)
+                self.finished.append(StepOutcome(permit.ledger_entry, SUCCESS, 0))
+                self.gathered.reports.append(
+                    StepReport(step, step.owner, gated.rendered, gated.keys, 0, 0.0, notes, True)
                 )
                 self.progress(f"owner {step.owner} is not asked: no key is left")
                 skipped.append(step)
@@ -238,15 +248,18 @@ class _Runner:
         clock = asyncio.get_running_loop().time
         started = clock()
         self.progress(_asking(sending))
+        entry = sending.query.ledger_entry
         try:
             received = await self._receive(sending)
         except OarError as error:
-            await self._finish(sending, error.sqlstate, None)
+            self.finished.append(StepOutcome(entry, error.sqlstate, None))
             raise
-        # Cancelled from outside, the outcome stays unknown: a task on its way out does not wait.
-        await self._finish(sending, "00000", received)
-        self.gathered.outcomes.append(
-            StepOutcome(
+        except asyncio.CancelledError:
+            self.finished.append(StepOutcome(entry, QueryCanceled.sqlstate, None))
+            raise
+        self.finished.append(StepOutcome(entry, SUCCESS, received))
+        self.gathered.reports.append(
+            StepReport(
                 sending.step,
                 sending.owner,
                 sending.rendered,
@@ -257,13 +270,6 @@ class _Runner:
             )
         )
         self.progress(f"owner {sending.owner} sent {received} rows")
-
-    async def _finish(self, sending: _Sending, sqlstate: str, rows: int | None) -> None:
-        try:
-            await self.ledger.finish_step(sending.query.ledger_entry, sqlstate=sqlstate, rows=rows)
-        except LedgerUnavailable:
-            # The step itself is recorded; its outcome then reads as unknown.
-            log.warning("ledger outcome not written", entry=sending.query.ledger_entry)
 
     async def _receive(self, sending: _Sending) -> int:
         cap, rule = self.gate.row_cap(sending.owner)
@@ -344,6 +350,12 @@ class _Sessions:
         self._timeout = timeout
         self._locks: dict[str, asyncio.Lock] = {}
         self._open: dict[str, Snapshot] = {}
+
+    async def warm(self, owner: str) -> None:
+        """Open the snapshot while the ledger is being written; a failure shows at first use."""
+        with contextlib.suppress(OwnerError):
+            async with self.use(owner):
+                pass
 
     def use(self, owner: str) -> _Turn:
         return _Turn(self, owner, self._locks.setdefault(owner, asyncio.Lock()))

@@ -68,9 +68,9 @@ class PostgresOwner:
         self.connection.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
 
 
-@pytest.fixture(scope="module")
-def owner(postgres_owner):
-    owner = PostgresOwner(*postgres_owner)
+@pytest.fixture(scope="module", params=["postgres_owner", "icu_owner"])
+def owner(request):
+    owner = PostgresOwner(*request.getfixturevalue(request.param))
     yield owner
     owner.connection.close()
 

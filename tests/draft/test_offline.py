@@ -261,6 +261,27 @@ def test_the_demonstration_is_read(question: str, sql: str):
             "List the names of authors in alphabetical order.",
             "SELECT name FROM authors ORDER BY name ASC",
         ),
+        (
+            "List the titles of books sorted alphabetically.",
+            "SELECT title FROM books ORDER BY title ASC",
+        ),
+        (
+            "Sort the titles of books by price in descending order.",
+            "SELECT title FROM books ORDER BY price DESC NULLS LAST",
+        ),
+        (
+            "What is the title of the book whose price is the highest?",
+            "SELECT title FROM books ORDER BY price DESC NULLS LAST LIMIT 1",
+        ),
+        (
+            "Which genres have at least two books?",
+            "SELECT genre FROM books GROUP BY genre HAVING COUNT(*) >= 2",
+        ),
+        ("How old is the author named Ann Lee?", "SELECT age FROM authors WHERE name = 'Ann Lee'"),
+        (
+            "List all books with title ``Ten Days'' or 'Sea'",
+            "SELECT title FROM books WHERE title IN ('Ten Days', 'Sea')",
+        ),
         # several tables
         (
             "What are the titles of books by authors older than 60?",
@@ -315,6 +336,17 @@ def test_a_rule_of_each_kind(question: str, sql: str):
         ("Which author has the fewest books?", "without"),
         # an aggregate beside a plain column
         ("What is the title and average price of books?", "for each"),
+        # an adjective is no value, and a question's first capital is none
+        ("What are the Danish titles of the books?", "Danish"),
+        ("Which country is used by 'Ann Lee'?", "Ann Lee"),
+        # text has no highest, and a name no average
+        ("What is the title of the book with the highest shelf?", "text"),
+        ("What is the average title of books?", "not a number"),
+        # how far a word reaches
+        (
+            "How many books have more than 300 pages and genre 'poetry' or shelf 'A'?",
+            "how far",
+        ),
         # negation with nothing to negate
         ("Which books are not?", "negated"),
         ("What are the titles of books whose author differs from the others?", "differs from"),

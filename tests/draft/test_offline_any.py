@@ -79,8 +79,11 @@ def inside(sql: str) -> bool:
     )
 
 
+PIECES = st.sampled_from([*WORDS, *NAMES * 8, *VALUES * 5])
+
+
 @settings(max_examples=400, deadline=None)
-@given(st.lists(st.sampled_from([*WORDS, *NAMES * 8, *VALUES * 5]), max_size=12).map(" ".join))
+@given(st.lists(PIECES | PIECES.map(str.title) | PIECES.map(str.upper), max_size=12).map(" ".join))
 def test_questions_of_its_own_words(text: str):
     answer = draft(text)
     assert (answer.sql is None) == (answer.reason is not None)

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from oar_proxy import ledger
 from oar_proxy.errors import LedgerUnavailable
-from oar_proxy.ledger import Ask, Disclosure, Ledger, StepEntry, digest
+from oar_proxy.ledger import Ask, Disclosure, Ledger, StepEntry, StepOutcome, digest
 from psycopg_pool import AsyncConnectionPool
 
 TABLES = ("asks", "steps", "disclosures", "step_outcomes", "ask_outcomes")
@@ -130,10 +130,9 @@ def test_outcomes_are_rows_of_their_own_and_written_once(hub):
 
     async def work(book: Ledger):
         answered, unknown = await book.record(opened, [step(), step()])
-        await book.finish_step(answered, rows=12)
-        await book.finish_ask(opened, rows=5)
+        await book.finish_ask(opened, rows=5, finished=[StepOutcome(answered, "00000", 12)])
         with pytest.raises(LedgerUnavailable):
-            await book.finish_step(answered, sqlstate="57014", rows=None)
+            await book.record(opened, [step()], [StepOutcome(answered, "57014", None)])
         return answered, unknown
 
     answered, unknown = write(hub.conninfo, work)

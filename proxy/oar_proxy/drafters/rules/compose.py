@@ -201,7 +201,10 @@ class _Composer:
 
     def _shown_column(self, shown: Shown) -> Found:
         if shown.hint is not None:
-            return self._resolver.hinted(shown.hint, [self._resolver.table(shown.mention)])
+            mention = shown.mention
+            entity = mention.item.tables
+            table = self._resolver.table(mention) if entity else self._resolver.column(mention)[0]
+            return self._resolver.hinted(shown.hint, [table])
         return self._resolver.shown(shown.mention)
 
     def _key(self, table: PublishedTable) -> list[exp.Expr]:
@@ -392,13 +395,28 @@ class _Composer:
 
     def _having(self, having: Having) -> exp.Expr:
         table = self._resolver.table(having.counted)
-        if table.key == self._resolver.home[0].key:
-            raise Unread(f'it is not clear what "{having.counted.item.text}" is counted for')
-        if having.operator in ("<", "<="):
+        counted_for = f'it is not clear what "{having.counted.item.text}" is counted for'
+        if self._resolver.home == [table]:
+            # "cities with at least two shops": the shops of each city
+            if self._named_besides(having.counted, table) or self._shows_rows(table):
+                raise Unread(counted_for)
+        elif table.key == self._resolver.home[0].key:
+            raise Unread(counted_for)
+        elif having.operator in ("<", "<="):
             raise _without_any(having.counted)
         self._keep(table, self._joined)
         count = exp.Count(this=exp.Star())
         return _OPERATORS[having.operator](this=count, expression=exp.Literal.number(having.value))
+
+    def _named_besides(self, counted: Mention, table: PublishedTable) -> bool:
+        others = [m for m in self._intent.tables if m is not counted]
+        return any(self._resolver.table(mention) is table for mention in others)
+
+    def _shows_rows(self, table: PublishedTable) -> bool:
+        """Tell whether each row of a table is shown by itself: its key or its label."""
+        shown = [self._shown_column(s) for s in self._intent.shown if not s.function]
+        own = (key_of(table), *label_of(table))
+        return any(found[0] is table and found[1] in own for found in shown)
 
     def _ordered(self, ordering: Ordering, select: Sequence[tuple[exp.Expr, Shown]]) -> exp.Ordered:
         descending = ordering.direction == "desc"
@@ -425,7 +443,7 @@ class _Composer:
         if mention.item.tables:
             return self._resolver.hinted(ordering.hint, [self._resolver.table(mention)])
         found = self._resolver.column(mention)
-        if is_numeric(found[1]) or is_date(found[1]):
+        if is_date(found[1]) if ordering.hint == "date" else is_numeric(found[1]):
             return found
         return self._resolver.hinted(ordering.hint, [found[0]])
 
@@ -520,7 +538,7 @@ class _Composer:
         column = found[1]
         if is_numeric(column):
             return self._column(found)
-        if not is_text(column) or is_date(column):
+        if not is_text(column) or is_date(column) or column in label_of(found[0]):
             raise Unread(f"{column.name} is not a number")
         return exp.Cast(this=self._column(found), to=exp.DataType.build("numeric"))
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from oar_proxy.catalog import Catalog, PublishedColumn, PublishedTable
-from oar_proxy.drafters.rules.words import likeness, stem, stems_of, word_set
+from oar_proxy.drafters.rules.words import likeness, parts, stem, stems_of, word_set
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,8 @@ PARTIAL: Final = 0.5
 @lru_cache(maxsize=100_000)
 def split_name(name: str) -> tuple[str, ...]:
     """Return the words of an identifier: ``pvz_city``, ``pvzCity`` → ``pvz``, ``city``."""
-    return tuple(_SPLIT.findall(_CAMEL.sub("_", name).lower())) or (name.lower(),)
+    words = _SPLIT.findall(_CAMEL.sub("_", name).lower())
+    return tuple(part for word in words for part in parts(word)) or (name.lower(),)
 
 
 def stems(words: Sequence[str]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from oar_proxy.drafters.rules.intent import (
 )
 from oar_proxy.drafters.rules.names import BY_COMMENT, is_date, is_numeric, is_place
 from oar_proxy.drafters.rules.tagging import Item, is_reference
-from oar_proxy.drafters.rules.words import stem
+from oar_proxy.drafters.rules.words import is_movement, stem
 
 _COPULA: Final = frozenset(("be", "equal", "named", "verb"))
 _GLUE: Final = frozenset(
@@ -179,9 +179,7 @@ class _Reader:
     def _listed(self) -> bool:
         """Tell whether a name that stands here is one of those to be shown."""
         before = self._kind(-1)
-        if before == "be":
-            return not self._intent.shown
-        if before in ("for", "prep", "by", "of"):
+        if before in ("be", "verb", "for", "prep", "by", "of"):
             return not self._intent.shown
         return before in _LISTING
 
@@ -201,6 +199,11 @@ class _Reader:
                 self._at += 1
                 return True
             offset += 1
+        column = next((i for i in self._items[self._at :] if i.kind == "name"), None)
+        if column is not None:
+            self._show(Shown(Mention(column), hint=item.value))
+            self._at += 1
+            return True
         raise Unread(f'it is not clear what "{item.text}" asks about')
 
     def _count(self, item: Item) -> bool:
@@ -250,6 +253,11 @@ class _Reader:
         mention, end = self._name_from(offset)
         if mention is None or not mention.item.columns:
             raise Unread(f'it is not clear what "{item.text}" is taken of')
+        superlative = len(functions) == 1 and item.value in ("max", "min")
+        if superlative and self._intent.shown and self._kind(-1) in _FILTERING:
+            self._at += end  # "which model has the minimum weight"
+            self._rank(Ordering(mention, "desc" if item.value == "max" else "asc"))
+            return True
         self._at += end
         for function in functions:
             self._show(Shown(mention, function))
@@ -259,6 +267,10 @@ class _Reader:
         if item.kind != "common":
             return False
         mention, end = self._name_from(1)
+        if mention is None and self._intent.shown and self._kind(-1) in ("be", "rel"):
+            self._at += 1  # "the nationality that is most common"
+            self._rank(Ordering(None, item.value, counted=True))
+            return True
         if mention is None:
             raise Unread(f'it is not clear what is "{item.text}"')
         self._at += end
@@ -410,10 +422,12 @@ class _Reader:
         self._sorting = False
         direction = item.value or None
         offset = 1
+        alphabetic = item.kind == "alphabet"
         while self._kind(offset) in ("order", "direction", "of", "by", "alphabet"):
             following = self._peek(offset)
             if following is not None and following.value in ("asc", "desc"):
                 direction = following.value
+                alphabetic |= following.kind == "alphabet"
             offset += 1
         counted = self._kind(offset) == "number of"
         offset = self._skip(offset, ("number of", "distinct"))
@@ -434,7 +448,7 @@ class _Reader:
             direction = following.value
             offset = trailing + 1
         self._at += offset
-        if not mentions and item.kind in ("order", "by"):
+        if not mentions and item.kind in ("order", "by") and not (alphabetic or counted):
             raise Unread(f'it is not clear what "{item.text}" sorts by')
         if counted and mentions:
             self._intent.tables.extend(mentions)
@@ -660,8 +674,7 @@ class _Reader:
         mention, end = self._name_from(0)
         assert mention is not None
         if end == 2:
-            self._at += 1
-            return self._name(mention.item)
+            return self._table_and_column(item, mention.item)
         listed = self._listed()
         previous = self._peek(-1)
         self._at += 1
@@ -683,6 +696,22 @@ class _Reader:
         self._show(Shown(mention))
         return True
 
+    def _table_and_column(self, table: Item, column: Item) -> bool:
+        """Read ``cartoon titles``, and ``cartoon directed by 'Ann'``, where cartoons are shown."""
+        listed = self._listed()
+        shown = len(self._intent.shown)
+        self._at += 1
+        if self._compared(column):
+            if not shown:
+                self._intent.shown.insert(0, Shown(Mention(table), sentence=self._sentence))
+            return True
+        participle = column.text.lower().endswith(("ed", "ing")) and not column.whole_column
+        if not listed or self._filtering or participle:
+            return self._name(column)
+        self._at += 1
+        self._show(Shown(Mention(column, self._subject)))
+        return True
+
     def _beside_absent(self) -> bool:
         """Tell whether an entity named here is part of what is absent."""
         absent = self._intent.absent
@@ -691,7 +720,7 @@ class _Reader:
     def _compared(self, item: Item) -> bool:
         """Read a name with its comparison: ``age is over 30``, ``city 'Bonn'``."""
         between = _COPULA | {"not", "of", "either", "do", "have", "rel"}
-        if not self._listed() and not item.tables:
+        if not self._listed() and not item.tables and is_movement(item.text):
             between |= {"prep", "by"}  # "departing from 'APG'"
         offset = self._skip(1, between)
         said = {self._kind(n) for n in range(1, offset)}
@@ -703,6 +732,11 @@ class _Reader:
             return False
         if operand.kind == "like":
             return self._like(item, operand, offset, negated)
+        last = self._kind(offset + 1) in ("", "stop", "comma")
+        if operand.kind == "most" and "be" in said and item.columns and last and not negated:
+            self._at += offset + 1  # "whose price is the highest"
+            self._rank(Ordering(Mention(item, self._subject), operand.value))
+            return True
         if operand.kind == "compare" and item.columns:
             if item.tables or said & {"have", "rel", "do"}:
                 return False

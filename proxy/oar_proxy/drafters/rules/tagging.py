@@ -96,7 +96,7 @@ def _tag_at(
         _name_wins(name, width, phrase, length) or (aggregated and name.whole_column)
     ):
         return [name], width
-    if token.lower == "one" and not (before and before[-1].kind in ("compare", "most")):
+    if token.lower in ("one", "single") and not (before and before[-1].kind in ("compare", "most")):
         return [Item("noise", token.text)], 1
     if (digits := number_word(token.text)) is not None:
         return [Item("number", token.text, digits)], 1
@@ -160,6 +160,8 @@ def _name_at(tokens: Sequence[Token], start: int, names: Names) -> tuple[Item | 
 
 def _named(span: Sequence[Token], names: Names) -> Item | None:
     words = [stem(token.text) for token in span if token.lower not in _INNER]
+    if not words:
+        return None
     columns = names.match_columns(words)
     tables = names.match_tables(words)
     if not columns and not tables:

@@ -40,6 +40,7 @@ class Token:
 _TOKEN: Final = re.compile(
     r"""
     (?P<quoted> (?<!\w)"(?P<q1>[^"]+)" | (?<!\w)'(?P<q2>[^']+)'(?!\w)
+              | ``\s*(?P<q6>[^`']+?)\s*''
               | “(?P<q3>[^”]+)” | «(?P<q4>[^»]+)» | (?<!\w)‘(?P<q5>[^’]+)’(?!\w) )
   | (?P<number> (?<![\w.-]) -?\d+(?:,\d{3})*(?:\.\d+)? (?![\w-]) )
   | (?P<word> \w+(?:[.]\w+)*(?:[-'’]\w+)* )
@@ -48,7 +49,7 @@ _TOKEN: Final = re.compile(
     re.VERBOSE,
 )
 _POSSESSIVE: Final = re.compile(r"['’]s$|['’]$")
-_NEGATED_VERB: Final = re.compile(r"n['’]t$")
+_NEGATED_VERB: Final = re.compile(r"(?<=\w)n['’]t$")
 
 
 def tokenise(text: str) -> tuple[Token, ...]:
@@ -58,7 +59,7 @@ def tokenise(text: str) -> tuple[Token, ...]:
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup or "mark"
         if match.group("quoted"):
-            value = next(v for n in range(1, 6) if (v := match.group(f"q{n}")) is not None)
+            value = next(v for n in range(1, 7) if (v := match.group(f"q{n}")) is not None)
             tokens.append(Token(value.strip(), "quoted"))
         elif match.group("number"):
             tokens.append(Token(match.group().replace(",", ""), "number"))
@@ -82,6 +83,11 @@ def _parts(word: str, first: bool) -> list[Token]:
         return [Token(word, "word", first)]
     head, tail = (part for part in compound.groups() if part is not None)
     return [Token(head, "word", first), Token(tail, "word")]
+
+
+def parts(word: str) -> list[str]:
+    """Return a word of an identifier, or the two it is put together from."""
+    return [token.text for token in _parts(word, first=False)]
 
 
 _COMPOUND: Final = re.compile(
@@ -213,8 +219,23 @@ _SYNONYMS: Final = _groups(
     "product товар",
     "warehouse склад",
     "number номер",
+    "shop store магазин",
+    "student pupil",
+    "doctor physician",
+    "company firm",
+    "picture photo image",
+    "length duration",
 )
 """Words that name one thing in any schema, English with its Russian counterpart."""
+
+_MOVEMENTS: Final = stems_of("depart leave arrive land fly start end begin finish come go")
+
+
+def is_movement(words: str) -> bool:
+    """Tell whether a name is a verb that takes a preposition: ``departing from``, ``born in``."""
+    last = words.rsplit(maxsplit=1)[-1].lower()
+    return last.endswith(("ed", "ing")) or last == "born" or stem(last) in _MOVEMENTS
+
 
 EXACT: Final = 1.0
 RELATED: Final = 0.9
@@ -325,6 +346,7 @@ VOCABULARY: Final = _vocabulary(
         # counting
         Sense("how many"): "how many|сколько|how many of",
         Sense("number of"): (
+            "frequency|"
             "number of|count of|count|total number of|counts of|amount of times"
             "|total count of|numbers of|количество|число|общее количество|общее число|кол-во"
         ),
@@ -466,7 +488,7 @@ _NUMBERS: Final = {
     for number, words in enumerate(
         (
             "zero ноль",
-            "one один одна",
+            "one single один одна",
             "two два две двух",
             "three три трех",
             "four четыре",
