@@ -79,7 +79,7 @@ WITH RECURSIVE resolved AS (
      WHERE t.typtype = 'd')
 SELECT a.attrelid::int8 AS relation, a.attnum::int4 AS number, a.attname::text AS name,
        format_type(r.type, r.modifier) AS type,
-       t.typtype = 'b' AND n.nspname = 'pg_catalog'
+       t.typtype IN ('b', 'r', 'm') AND n.nspname = 'pg_catalog'
          AND (t.typcategory <> 'A' OR (element.typtype = 'b'
               AND element_schema.nspname = 'pg_catalog')) AS plain,
        t.typtype = 'e' OR EXISTS (

@@ -1,0 +1,572 @@
+"""PostgreSQL owners beyond the conformance suite: catalogs, collations, statements, connections."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import psycopg
+import pytest
+from oar_adapters.authorized import Authorized
+from oar_adapters.interface import (
+    Agreement,
+    Comparison,
+    KeyFilter,
+    Membership,
+    Not,
+    NullTest,
+    Output,
+    OwnerError,
+    OwnerErrorKind,
+    PatternMatch,
+    Scan,
+    Statement,
+)
+from oar_adapters.postgres import sql
+from oar_adapters.registry import open_adapter
+
+EXACT, SUPERSET, NONE = Agreement.EXACT, Agreement.SUPERSET, Agreement.NONE
+
+CATALOG = """
+CREATE EXTENSION citext;
+CREATE TYPE mood AS ENUM ('sad', 'ok');
+CREATE DOMAIN price AS numeric(10, 2) NOT NULL CHECK (VALUE >= 0);
+CREATE DOMAIN low_price AS price CHECK (VALUE < 100);
+CREATE TYPE pair AS (a int, b text);
+
+CREATE TABLE every_type (
+    small smallint, whole integer, big bigint, r real, dbl double precision, num numeric,
+    num2 numeric(10, 2), bool boolean, txt text, vc varchar(20), ch char(5), uid uuid, day date,
+    clock time, zoned_clock timetz, stamp timestamp(3), zoned timestamptz, bin bytea,
+    span interval, js json, jsb jsonb, net inet, bits bit(3), ints int[], texts varchar(9)[],
+    ranged int4range, spot point, cash money, ident name, obj oid, letter "char", doc xml,
+    feeling mood, feelings mood[], cheap low_price, both_ pair, folded citext, free bpchar);
+COMMENT ON TABLE every_type IS 'all of them';
+COMMENT ON COLUMN every_type.feeling IS 'how it is';
+
+CREATE TABLE keyed (
+    id int PRIMARY KEY, code text UNIQUE, a int, b int, c int, d int, e int, f int, lower_ text,
+    mood mood UNIQUE, spot point, folded citext UNIQUE,
+    UNIQUE (a, b), UNIQUE NULLS NOT DISTINCT (c), UNIQUE (d) DEFERRABLE,
+    UNIQUE (f) INCLUDE (a));
+CREATE UNIQUE INDEX partial ON keyed (e) WHERE e > 0;
+CREATE UNIQUE INDEX expression ON keyed (lower(lower_));
+CREATE TABLE deferred (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED);
+CREATE TABLE parent (id int PRIMARY KEY);
+CREATE TABLE child () INHERITS (parent);
+CREATE TABLE parted (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE parted_low PARTITION OF parted FOR VALUES FROM (0) TO (10);
+CREATE VIEW seen AS SELECT id, code FROM keyed;
+CREATE MATERIALIZED VIEW kept AS SELECT id, code FROM keyed;
+CREATE EXTENSION file_fdw;
+CREATE SERVER files FOREIGN DATA WRAPPER file_fdw;
+CREATE FOREIGN TABLE abroad (id int NOT NULL) SERVER files OPTIONS (filename '/dev/null');
+CREATE TABLE secret (id int);
+REVOKE ALL ON secret FROM PUBLIC, {reader};
+CREATE TABLE half (id int, open text, hidden text);
+REVOKE ALL ON half FROM PUBLIC, {reader};
+GRANT SELECT (id, open) ON half TO {reader};
+CREATE TABLE "Odd ""name"" t" ("Col umn" int, "select" text);
+CREATE SCHEMA other;
+CREATE TABLE other.elsewhere (id int);
+CREATE TABLE other.keyed (id int);
+GRANT USAGE ON SCHEMA other TO {reader};
+GRANT SELECT ON ALL TABLES IN SCHEMA other TO {reader};
+"""
+
+
+def run(function):
+    return asyncio.run(function())
+
+
+async def rows_of(adapter, query):
+    async with adapter.snapshot(10) as snapshot:
+        batches = [batch async for batch in snapshot.run(Authorized(query, 1))]
+    return [row for batch in batches for row in zip(*batch.columns, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def catalog_owner(postgres_owner):
+    conninfo, url = postgres_owner
+    reader = url.split("//")[1].split(":")[0]
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(CATALOG.format(reader=reader))
+        connection.execute(
+            "INSERT INTO keyed (id, c) SELECT g, g FROM generate_series(1, 500) AS g"
+        )
+        connection.execute("ANALYZE keyed")
+    return url
+
+
+def published(url, **options):
+    async def read():
+        adapter = open_adapter(url, options)
+        try:
+            return await adapter.schema()
+        finally:
+            await adapter.close()
+
+    return {table.name: table for table in run(read).tables}
+
+
+@pytest.fixture(scope="module")
+def tables(catalog_owner):
+    return published(catalog_owner)
+
+
+def test_publishes_what_the_role_may_read_and_no_partition(tables):
+    assert sorted(tables) == sorted(
+        ["every_type", "keyed", "deferred", "parent", "child", "parted", "seen", "kept", "abroad",
+         "half", 'Odd "name" t']
+    )  # fmt: skip
+    assert [c.name for c in tables["half"].columns] == ["id", "open"]
+    assert [c.source_name for c in tables['Odd "name" t'].columns] == ["Col umn", "select"]
+
+
+@pytest.mark.parametrize(
+    ("column", "type_", "equality", "ordered"),
+    [
+        ("small", "smallint", EXACT, True),
+        ("whole", "integer", EXACT, True),
+        ("big", "bigint", EXACT, True),
+        ("r", "real", EXACT, True),
+        ("dbl", "double precision", EXACT, True),
+        ("num", "numeric", EXACT, True),
+        ("num2", "numeric(10,2)", EXACT, True),
+        ("bool", "boolean", EXACT, True),
+        ("txt", "text", EXACT, True),
+        ("vc", "character varying(20)", EXACT, True),
+        ("ch", "character(5)", EXACT, True),
+        ("free", "bpchar", EXACT, True),
+        ("uid", "uuid", EXACT, True),
+        ("day", "date", EXACT, True),
+        ("clock", "time without time zone", EXACT, True),
+        ("zoned_clock", "time with time zone", EXACT, True),
+        ("stamp", "timestamp(3) without time zone", EXACT, True),
+        ("zoned", "timestamp with time zone", EXACT, True),
+        ("bin", "bytea", EXACT, True),
+        ("span", "interval", EXACT, True),
+        ("js", "json", NONE, False),
+        ("jsb", "jsonb", EXACT, False),
+        ("net", "inet", EXACT, True),
+        ("bits", "bit(3)", EXACT, True),
+        ("ints", "integer[]", NONE, False),
+        ("texts", "character varying(9)[]", NONE, False),
+        ("ranged", "int4range", NONE, False),
+        ("spot", "point", NONE, False),
+        ("cash", "text", NONE, False),
+        ("ident", "text", NONE, False),
+        ("obj", "text", NONE, False),
+        ("letter", "text", NONE, False),
+        ("doc", "text", NONE, False),
+        ("feeling", "text", EXACT, True),
+        ("feelings", "text", NONE, False),
+        ("cheap", "numeric(10,2)", EXACT, True),
+        ("both_", "text", NONE, False),
+        ("folded", "text", EXACT, True),
+    ],
+)
+def test_publishes_a_column_as_what_the_hub_has(tables, column, type_, equality, ordered):
+    found = tables["every_type"].column(column)
+    assert (found.type, found.equality, found.ordered) == (type_, equality, ordered)
+
+
+def test_passes_comments_and_row_estimates_on(tables):
+    assert tables["every_type"].comment == "all of them"
+    assert tables["every_type"].column("feeling").comment == "how it is"
+    assert tables["keyed"].row_estimate == 500
+    assert tables["seen"].row_estimate == 1000
+
+
+@pytest.mark.parametrize(
+    ("table", "primary", "unique", "not_null"),
+    [
+        (
+            "keyed",
+            ("id",),
+            {("code",), ("a", "b"), ("c",), ("f",), ("mood",), ("folded",)},
+            {"id"},
+        ),
+        ("deferred", (), set(), {"id"}),
+        ("parent", (), set(), set()),  # its children have their own keys, or none
+        ("parted", ("id",), set(), {"id"}),
+        ("seen", (), set(), set()),
+        ("kept", (), set(), set()),
+        ("abroad", (), set(), set()),  # a foreign table enforces nothing
+    ],
+)
+def test_publishes_only_what_is_enforced_over_all_rows(tables, table, primary, unique, not_null):
+    found = tables[table]
+    assert found.primary_key == primary
+    assert set(found.unique_keys) == unique
+    assert {c.name for c in found.columns if c.not_null} == not_null
+
+
+def test_publishes_other_schemas_and_only_the_tables_asked_for(catalog_owner):
+    found = published(catalog_owner, schemas="public, other", tables="else*,half")
+    assert {(t.source_schema, t.name) for t in found.values()} == {
+        ("other", "elsewhere"),
+        ("public", "half"),
+    }
+
+
+def test_refuses_two_tables_of_one_name(catalog_owner):
+    with pytest.raises(OwnerError, match="same name"):
+        published(catalog_owner, schemas="public,other")
+
+
+# --- values that compare differently in one engine than in two ----------------------------------
+
+TEXTS = """
+CREATE COLLATION any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+CREATE EXTENSION citext;
+CREATE TABLE texts (id int PRIMARY KEY, plain text, ci text COLLATE any_case, folded citext,
+                    fixed char(5), vary varchar(5), swedish text COLLATE "sv-x-icu");
+INSERT INTO texts SELECT n, v, v, v, v, v, v FROM unnest(
+    ARRAY['Bob', 'bob', 'BOB', 'a', 'B', 'ab', 'ab ', 'é', 'z', 'å', '', NULL]
+) WITH ORDINALITY AS u (v, n);
+CREATE INDEX ON texts (plain);
+"""
+
+
+@pytest.fixture(scope="module")
+def texts(icu_owner):
+    conninfo, url = icu_owner
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(TEXTS)
+        yield url, connection
+
+
+CONDITIONS = [
+    Comparison(column, op, value, type_)
+    for column in ("plain", "ci", "folded", "vary", "swedish", "fixed")
+    for op in ("=", "<>", "<", "<=", ">", ">=")
+    for value in ("Bob", "a", "B", "ab", "ab ", "z", "é")
+    for type_ in ("text", "character(5)", "character varying(2)")
+]
+CONDITIONS += [Not(condition) for condition in CONDITIONS]
+CONDITIONS += [
+    Membership(column, ("bob", "ab ", "é"), "text") for column in ("plain", "ci", "fixed")
+]
+CONDITIONS += [
+    PatternMatch(column, pattern, negated)
+    for column in ("plain", "ci", "folded", "fixed", "vary")
+    for pattern in ("b%", "_b", "ab%", "%b ")
+    for negated in (False, True)
+]
+
+
+def test_compares_text_as_the_hub_does_whatever_its_collation(texts):
+    url, connection = texts
+    # The hub's own text: published types, bytes in order.
+    connection.execute(
+        'CREATE TEMP TABLE hub AS SELECT id, plain, ci::text COLLATE "C" AS ci,'
+        ' folded::text COLLATE "C" AS folded, fixed, vary, swedish FROM texts'
+    )
+    for column in ("plain", "fixed", "vary", "swedish"):
+        connection.execute(f'ALTER TABLE hub ALTER "{column}" TYPE {_type(column)} COLLATE "C"')
+
+    async def compare():
+        adapter = open_adapter(url, {})
+        table = next(t for t in (await adapter.schema()).tables if t.name == "texts")
+        taken = [c for c in CONDITIONS if adapter.supports(table, c)]
+        wrong = []
+        for condition in taken:
+            found = {
+                row[0]
+                for row in await rows_of(adapter, Scan(table, table.columns[:1], (condition,)))
+            }
+            text = sql.condition(table, condition).replace("::text COLLATE", " COLLATE")
+            due = connection.execute(f"SELECT id FROM hub WHERE {text}").fetchall()
+            if not {struct.pack("!i", row[0]) for row in due} <= found:
+                wrong.append(condition)
+        await adapter.close()
+        return wrong, taken, table
+
+    wrong, taken, table = run(compare)
+    assert wrong == []
+    assert table.column("ci").equality is SUPERSET
+    assert table.column("folded").equality is EXACT
+    assert Comparison("ci", "=", "Bob", "text") in taken
+    assert Comparison("ci", "<>", "Bob", "text") not in taken
+    assert Not(Comparison("ci", "=", "Bob", "text")) not in taken
+    assert Comparison("ci", "<", "B", "text") in taken
+
+
+def _type(column):
+    return {"fixed": "char(5)", "vary": "varchar(5)"}.get(column, "text")
+
+
+@pytest.mark.parametrize(
+    ("column", "type_", "key", "due"),
+    [
+        ("fixed", "character", "ab   ", {6, 7}),
+        ("fixed", "character", "ab", {6, 7}),
+        ("fixed", "text", "ab", {6, 7}),
+        ("fixed", "text", "ab ", set()),
+        ("vary", "text", "ab ", {7}),
+        ("vary", "character varying", "ab", {6}),
+        ("plain", "text", "Bob", {1}),
+        ("folded", "text", "Bob", {1}),
+        ("ci", "text", "Bob", {1, 2, 3}),
+    ],
+)
+def test_compares_text_keys_in_their_type(texts, column, type_, key, due):
+    url, _ = texts
+
+    async def find():
+        adapter = open_adapter(url, {})
+        table = next(t for t in (await adapter.schema()).tables if t.name == "texts")
+        keys = KeyFilter(column, type_, (key.encode(),))
+        found = await rows_of(adapter, Scan(table, table.columns[:1], key_filters=(keys,)))
+        await adapter.close()
+        return {struct.unpack("!i", row[0])[0] for row in found}
+
+    assert run(find) == due
+
+
+def test_knows_that_the_owner_orders_text_otherwise(texts, catalog_owner):
+    async def order(url):
+        adapter = open_adapter(url, {})
+        before = adapter.capabilities.statements
+        await adapter.schema()
+        await adapter.close()
+        return before, adapter.capabilities.text_order
+
+    assert asyncio.run(order(texts[0])) == (False, False)
+    assert asyncio.run(order(catalog_owner)) == (False, True)
+
+
+# --- types in text format, keys of other widths -------------------------------------------------
+
+
+def test_uses_an_index_for_keys_of_another_width(catalog_owner, postgres_owner):
+    table = published(catalog_owner)["keyed"]
+    keys = KeyFilter("id", "bigint", (struct.pack("!q", 7),))
+    text = sql.scan(Scan(table, table.columns[:1], key_filters=(keys,)))
+    with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
+        connection.execute("SET enable_seqscan = off")
+        plan = connection.execute("EXPLAIN " + text.replace("$1", "'{7,8}'")).fetchall()
+    assert "Index Cond: (id = ANY" in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("column", "type_", "keys", "due"),
+    [
+        ("whole", "bigint", [struct.pack("!q", 40000), struct.pack("!q", 2**40)], 1),
+        ("small", "integer", [struct.pack("!i", 1), struct.pack("!i", 40000)], 1),
+        ("span", "interval", [b"30 days"], 1),
+        ("net", "inet", [b"10.0.0.1"], 1),
+        ("jsb", "jsonb", [b'{"a": 1.0}'], 1),
+        ("bits", "bit(3)", [b"101", b"1010"], 1),
+        ("feeling", "text", [b"ok", b"nosuch"], 1),
+        ("stamp", "timestamp without time zone", [struct.pack("!q", 123_000)], 1),
+    ],
+)
+def test_finds_keys_of_every_format(catalog_owner, postgres_owner, column, type_, keys, due):
+    values = {
+        "whole": "40000", "small": "1", "span": "'1 mon'", "net": "'10.0.0.1'",
+        "jsb": "'{\"a\": 1}'", "bits": "'101'", "feeling": "'ok'", "cheap": "1",
+        "stamp": "'2000-01-01 00:00:00.123'",
+    }  # fmt: skip
+    with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
+        connection.execute("TRUNCATE every_type")
+        connection.execute(
+            f"INSERT INTO every_type ({', '.join(values)}) VALUES ({', '.join(values.values())})"
+        )
+
+    async def find():
+        adapter = open_adapter(catalog_owner, {})
+        table = next(t for t in (await adapter.schema()).tables if t.name == "every_type")
+        query = Scan(table, table.columns, key_filters=(KeyFilter(column, type_, tuple(keys)),))
+        found = await rows_of(adapter, query)
+        await adapter.close()
+        return found
+
+    assert len(run(find)) == due
+
+
+def test_tests_a_composite_for_null_as_the_text_it_is_published_as(catalog_owner, postgres_owner):
+    with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
+        connection.execute("TRUNCATE every_type")
+        connection.execute("INSERT INTO every_type (cheap, both_) VALUES (1, ROW(NULL, NULL))")
+
+    async def find():
+        adapter = open_adapter(catalog_owner, {})
+        table = next(t for t in (await adapter.schema()).tables if t.name == "every_type")
+        query = Scan(table, (table.column("both_"),), (NullTest("both_", negated=True),))
+        found = await rows_of(adapter, query)
+        await adapter.close()
+        return found
+
+    assert run(find) == [(b"(,)",)]
+
+
+# --- whole statements ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ('SELECT whole FROM every_type', True),
+        ("SELECT whole FROM every_type WHERE txt LIKE 'a%'", True),
+        ("SELECT whole FROM every_type WHERE txt ILIKE 'a%'", False),
+        ("SELECT whole FROM every_type WHERE txt ~ 'a'", False),
+        ("SELECT count(*) FROM every_type", True),
+        ("SELECT count(*) FROM every_type WHERE day > current_date", False),
+        ("SELECT folded FROM every_type", False),
+        ("SELECT feeling FROM every_type", False),
+        ("SELECT * FROM every_type", False),
+        ("SELECT e FROM every_type AS e", False),
+        ("SELECT 1 FROM every_type NATURAL JOIN keyed", False),
+        ("SELECT max(zoned) FROM every_type", True),
+        ("SELECT zoned::date FROM every_type", False),
+        ("SELECT count(*) FROM every_type WHERE zoned > '2020-01-01'", False),
+        ("SELECT date_trunc('month', stamp) FROM every_type", True),
+        ("SELECT date_trunc('month', day) FROM every_type", False),
+        ("SELECT date_trunc('month', stamp::date) FROM every_type", False),
+        ("SELECT random() FROM every_type", False),
+        ("DELETE FROM every_type", False),
+        ("SELECT 1; SELECT 2", False),
+        ("SELEC", False),
+    ],
+)  # fmt: skip
+def test_takes_a_statement_only_if_it_means_the_same(catalog_owner, text, taken):
+    async def ask():
+        adapter = open_adapter(catalog_owner, {})
+        schema = await adapter.schema()
+        used = tuple(t for t in schema.tables if t.name in ("every_type", "keyed"))
+        verdict = adapter.supports_statement(Statement(text, used, (Output("c", "integer"),)))
+        await adapter.close()
+        return verdict
+
+    assert run(ask) is taken
+
+
+def test_keeps_the_order_and_the_types_of_a_statement(catalog_owner):
+    async def ask():
+        adapter = open_adapter(catalog_owner, {})
+        schema = await adapter.schema()
+        keyed = next(t for t in schema.tables if t.name == "keyed")
+        statement = Statement(
+            'SELECT "id" % 7, count(*), sum("id"), max("id")::text FROM "public"."keyed"'
+            " GROUP BY 1 ORDER BY 3 DESC, 1 -- no more",
+            (keyed,),
+            (Output("a", "smallint"), Output("b", "bigint"), Output("c", "numeric(20,3)"),
+             Output("d", "character varying")),
+            limit=3,
+        )  # fmt: skip
+        assert adapter.supports_statement(statement)
+        found = await rows_of(adapter, statement)
+        await adapter.close()
+        return found
+
+    found = run(ask)
+    sums = {r: sum(n for n in range(1, 501) if n % 7 == r) for r in range(7)}
+    order = sorted(range(7), key=lambda r: (-sums[r], r))[:3]
+    assert [struct.unpack("!h", row[0])[0] for row in found] == order
+    assert [row[3] for row in found] == [
+        str(max(n for n in range(1, 501) if n % 7 == r)).encode() for r in order
+    ]
+
+
+# --- connections --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("mysql://u:p4ss@h/d", {}, "'mysql'.*postgresql.*sqlite"),
+        ("p4ss", {}, "no known scheme"),
+        ("user:p4ss@host", {}, "no known scheme"),
+        ("postgresql:host", {}, "postgresql://user@host"),
+        ("postgresql://u:p4ss@h/d", {"pool_size": "p4ss"}, "pool_size"),
+        ("postgresql://u:p4ss@h/d", {"pool_size": "0"}, "pool_size"),
+        ("postgresql://u:p4ss@h/d", {"pools": "p4ss"}, "pools"),
+        ("sqlite://relative.sqlite", {}, "sqlite:////absolute"),
+        ("sqlite:////a", {"case": "p4ss"}, "case"),
+        ("sqlite:////a", {"types": "a=integer"}, r"table\.column=type"),
+        ("sqlite:////a", {"types": "a.b=p4ss"}, "double precision"),
+        ("sqlite:////a", {"pool_size": "many"}, "pool_size"),
+    ],
+)
+def test_refuses_urls_and_options_without_quoting_a_credential(url, options, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        open_adapter(url, options)
+    assert "p4ss" not in str(caught.value)
+
+
+def test_says_that_a_password_is_wrong_without_saying_it(catalog_owner):
+    async def ask():
+        wrong = catalog_owner.replace("@/", "wrong@/")
+        adapter = open_adapter(wrong, {})
+        with pytest.raises(OwnerError) as caught:
+            await adapter.schema()
+        await adapter.close()
+        return caught.value
+
+    error = run(ask)
+    assert error.kind is OwnerErrorKind.REFUSED
+    assert error.sqlstate == "28P01"
+    assert "wrong" not in str(error)
+
+
+def test_gives_up_waiting_for_a_connection_at_the_deadline(catalog_owner):
+    async def ask():
+        adapter = open_adapter(catalog_owner, {"pool_size": "1"})
+        async with adapter.snapshot(10):
+            with pytest.raises(OwnerError) as caught:
+                async with adapter.snapshot(0.2):
+                    pass
+        await adapter.close()
+        return caught.value.kind
+
+    assert run(ask) is OwnerErrorKind.TIMEOUT
+
+
+async def hang_up(adapter, query, connection):
+    async with adapter.snapshot(10) as snapshot:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'oar' AND datname = current_database()"
+        )
+        with pytest.raises(OwnerError) as caught:
+            await anext(aiter(snapshot.run(query)))
+    return caught.value
+
+
+def test_recovers_when_the_owner_hangs_up(catalog_owner, postgres_owner):
+    async def ask():
+        adapter = open_adapter(catalog_owner, {"pool_size": "1"})
+        table = next(t for t in (await adapter.schema()).tables if t.name == "keyed")
+        query = Authorized(Scan(table, table.columns[:1]), 1)
+        with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
+            error = await hang_up(adapter, query, connection)
+        found = await rows_of(adapter, query.query)
+        await adapter.close()
+        return error.kind, len(found)
+
+    assert run(ask) == (OwnerErrorKind.UNREACHABLE, 500)
+
+
+def test_leaves_nothing_behind_in_a_connection(catalog_owner):
+    async def ask():
+        adapter = open_adapter(catalog_owner, {"pool_size": "1"})
+        await adapter.schema()
+        change = Statement(
+            "SELECT set_config('search_path', 'public', false)"
+            " || set_config('default_transaction_read_only', 'off', false)"
+            " || set_config('application_name', 'x', false)", (), (Output("c", "text"),)
+        )  # fmt: skip
+        await rows_of(adapter, change)
+        look = Statement(
+            "SELECT current_setting('search_path') || ' '"
+            " || current_setting('default_transaction_read_only') || ' '"
+            " || current_setting('application_name') || ' ' || current_setting('TimeZone')",
+            (), (Output("c", "text"),),
+        )  # fmt: skip
+        found = await rows_of(adapter, look)
+        await adapter.close()
+        return found
+
+    assert run(ask) == [(b"pg_catalog on oar UTC",)]
