@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -33,6 +34,7 @@ from oar_proxy.federation import Execution, HubLink, Parameter, Piece, Prepared
 from oar_proxy.gate import Gate
 from oar_proxy.hub import planreading
 from oar_proxy.hub.planner import Planner, PlanningFailed
+from oar_proxy.hub.planreading import Reading
 from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
 from oar_proxy.plan import Plan
 from oar_proxy.pushdown import Whole, whole_statement
@@ -65,6 +67,9 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, 
 
 MAX_SESSION_VIEWS: Final = 10_000
 """Names of views seen, over all sessions. Forgetting one costs an error of the guard, no answer."""
+
+MAX_READINGS: Final = 512
+"""Planner's answers kept: planning tables hold no row, so they last as long as the catalog."""
 
 log = structlog.get_logger(__name__)
 
@@ -101,6 +106,7 @@ class Pipeline:
         self._planner = planner
         self._drafts = drafts
         self._limits = limits
+        self._readings: OrderedDict[tuple[object, ...], Reading | str] = OrderedDict()
         self._views: set[bytes] = set()
         self._words: frozenset[bytes] = _ALWAYS_OURS
         self.catalog = Catalog()
@@ -353,13 +359,16 @@ class Pipeline:
         plan = await self._plan(statement, literals)
         if explained is not None and not explained.analyze:
             return self._explained(plan, None, explained)
-        gathered = await self._run(plan, link)
-        if explained is not None:
-            return self._explained(plan, gathered, explained)
-        whole = None
-        if plan.whole is not None and plan.whole_query is not None:
-            whole = (plan.whole, plan.whole_query.outputs)
-        return await answers.answer(statement, gathered, whole, client_parameters, link)
+        gathered, closing = await self._run(plan, link)
+        try:
+            if explained is not None:
+                return self._explained(plan, gathered, explained)
+            whole = None
+            if plan.whole is not None and plan.whole_query is not None:
+                whole = (plan.whole, plan.whole_query.outputs)
+            return await answers.answer(statement, gathered, whole, client_parameters, link)
+        finally:
+            await closing
 
     def _explained(
         self, plan: Plan, gathered: Gathered | None, options: _ExplainOptions
@@ -391,13 +400,13 @@ class Pipeline:
             notes.append("the owner's answer to the whole statement might differ from the hub's")
         elif plans.cover_of(statement).kappa == 1:
             notes.append(f"not sent whole: {whole}")
-        reading = None
+        reading: Reading | None = None
         if planning is not None:
-            try:
-                explained = await self._planner.explain(planning, meaning)
-                reading = planreading.read(explained, plans.subquery_columns(statement))
-            except PlanningFailed as failure:
-                notes.append(f"read unreduced: the planner reports {failure.sqlstate}")
+            found = await self._read_plan(statement, planning, meaning)
+            if isinstance(found, Reading):
+                reading = found
+            else:
+                notes.append(f"read unreduced: the planner reports {found}")
         else:
             notes.append("read unreduced: this statement form is not analysed")
         wanted = statement.state.settings.get("oar.max_keys", "")
@@ -410,6 +419,25 @@ class Pipeline:
             notes=notes,
             max_keys=most,
         )
+
+    async def _read_plan(
+        self, statement: FederatedStatement, planning: str, meaning: Mapping[str, str]
+    ) -> Reading | str:
+        """What the hub's planner makes of it, or the SQLSTATE with which it declines."""
+        key = (statement.catalog.version, planning, *meaning.items())
+        known = self._readings.get(key)
+        if known is None:
+            try:
+                explained = await self._planner.explain(planning, meaning)
+                known = planreading.read(explained, plans.subquery_columns(statement))
+            except PlanningFailed as failure:
+                known = failure.sqlstate
+            self._readings[key] = known
+            if len(self._readings) > MAX_READINGS:
+                self._readings.popitem(last=False)
+        else:
+            self._readings.move_to_end(key)
+        return known
 
     async def _whole_query(
         self, whole: Whole, planning: str | None, meaning: Mapping[str, str]
@@ -432,7 +460,8 @@ class Pipeline:
         )
         return query if self._adapters[whole.owner].supports_statement(query) else None
 
-    async def _run(self, plan: Plan, link: HubLink) -> Gathered:
+    async def _run(self, plan: Plan, link: HubLink) -> tuple[Gathered, asyncio.Task[None]]:
+        """Ask the owners. The task writes the outcome while the answer is made: await it."""
         state = plan.statement.state
         progress = state.enabled("oar.progress")
 
@@ -484,8 +513,7 @@ class Pipeline:
                 sqlstate=sqlstate,
                 milliseconds=round((time.monotonic() - started) * 1000, 1),
             )
-        await self._close(ask, sqlstate, finished)
-        return gathered
+        return gathered, asyncio.create_task(self._close(ask, sqlstate, finished))
 
     async def _close(self, ask: Ask, sqlstate: str, finished: Sequence[StepOutcome]) -> None:
         try:

@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from oar_adapters.authorized import Authorized
 from oar_adapters.interface import (
     Adapter,
     Cell,
@@ -40,6 +39,9 @@ from oar_proxy.gate import Gate
 from oar_proxy.ledger import SUCCESS, Ask, StepOutcome
 from oar_proxy.plan import Plan, Step, UsedEdge
 from oar_proxy.settings import Limits
+
+if TYPE_CHECKING:
+    from oar_adapters.authorized import Authorized
 
 _INTEGERS: Final = {
     "smallint": struct.Struct("!h"),
