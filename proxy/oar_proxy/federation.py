@@ -24,7 +24,11 @@ class Parameter:
 
 
 class HubLink(Protocol):
-    """The session's own hub connection, for the proxy's questions about that session."""
+    """The session's own hub connection, for the proxy's questions about that session.
+
+    One link serves one statement of one client message: nothing of the client's runs in between,
+    so what was asked through it stays true as long as it is used.
+    """
 
     async def query(self, sql: str, parameters: Sequence[Parameter] = ()) -> list[tuple[Cell, ...]]:
         """Run one statement in the client's session, in order with what the client sent before.

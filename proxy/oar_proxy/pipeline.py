@@ -319,6 +319,8 @@ class Pipeline:
         self, prepared: Prepared, statement: FederatedStatement, link: HubLink
     ) -> FederatedStatement:
         """Take the session's settings as they are now, and the catalog, if that has changed."""
+        if statement.seen_through is link:
+            return statement
         if statement.catalog.version == self.catalog.version:
             return replace(statement, state=await look(link))
         again = await recognise(prepared.guard_sql, link, self.catalog, self._drafter(link))

@@ -53,6 +53,13 @@ _QUERY = Expected(Kind.QUERY)
 _SYNC = Expected(Kind.SYNC)
 
 _COPY_DATA: Final = ord("d")
+_OF_STATEMENT: Final = ord("S")
+
+_ANSWERED: Final = {ord("F"): _FUNCTION, ord("S"): _SYNC}
+"""Messages passed on without a look, and what the hub owes for each."""
+
+_PLAIN: Final = {**_ANSWERED, ord("B"): _BIND, ord("E"): _EXECUTE, ord("C"): _CLOSE}
+"""The same, while the session holds no name that may be a federated statement's."""
 
 _log = structlog.get_logger("oar.session")
 
@@ -84,6 +91,7 @@ class Session:
         )
         channel = HubChannel(self.conversation, self._to_hub, self._to_client)
         self._federated = Federated(federation, channel)
+        self._limits = [AUTHENTICATION_MESSAGE if code == ord("p") else 0 for code in range(256)]
         self._max_message = max_message
         self._cancel_hub = cancel_hub
         self._on_key = on_key
@@ -214,51 +222,46 @@ class Session:
         start = at = 0
         needed = HEADER.size
         last_header = len(data) - HEADER.size
-        try:
-            while at <= last_header:
-                code, length = HEADER.unpack_from(data, at)
-                self._check_length(code, length)
-                if self._waits(code):
-                    break
-                after = at + 1 + length
-                if after > len(data):
-                    needed = after - at
-                    if code == _COPY_DATA:
-                        self._rest = after - len(data)
-                        at = len(data)
-                    break
-                if not self._passes(code, data, at, after):
-                    self._to_hub((data[start:at],))
-                    start = after
-                at = after
-        except ProtocolViolation as violation:
-            self.fail(violation)
-            return
+        sent = self.conversation.sent
+        plain = _ANSWERED if self._federated.watching else _PLAIN
+        while at <= last_header:
+            code, length = HEADER.unpack_from(data, at)
+            if not 4 <= length <= self._limits[code]:
+                self.fail(self._violation(code))
+                return
+            if (self._task or self._holds or self._terminating) and self._waits(code):
+                break
+            after = at + 1 + length
+            if after > len(data):
+                needed = after - at
+                if code == _COPY_DATA:
+                    self._rest = after - len(data)
+                    at = len(data)
+                break
+            expected = plain.get(code)
+            if expected is not None:
+                sent(expected)
+            elif not self._passes(code, data, at, after):
+                self._to_hub((data[start:at],))
+                start = after
+            at = after
         if start < at:
             self._to_hub((data if start == 0 and at == len(data) else data[start:at],))
         self._pending += data[at:]
         self._needed = needed
-        self._limit_read_ahead()
+        if self._not_reading_client or self._pending:
+            self._limit_read_ahead()
 
-    def _check_length(self, code: int, length: int) -> None:
+    def _violation(self, code: int) -> ProtocolViolation:
+        if self._limits[code]:
+            return ProtocolViolation("invalid message length")
         if not self.authenticated.done():
-            if code != ord("p"):
-                raise ProtocolViolation(f"expected password response, got message type {code}")
-            limit = AUTHENTICATION_MESSAGE
-        elif code in messages.LARGE_CLIENT_MESSAGES:
-            limit = self._max_message
-        elif code in messages.SMALL_CLIENT_MESSAGES:
-            limit = messages.SMALL_MESSAGE
-        else:
-            raise ProtocolViolation(f"invalid frontend message type {code}")
-        if not 4 <= length <= limit:
-            raise ProtocolViolation("invalid message length")
+            return ProtocolViolation(f"expected password response, got message type {code}")
+        return ProtocolViolation(f"invalid frontend message type {code}")
 
     def _waits(self, code: int) -> bool:
         """Tell whether a message has to wait for a federated statement or a cancellation."""
-        if self._task is None and not self._holds:
-            return self._terminating
-        # A batch with a COPY in it waits for just these.
+        # A batch with a COPY in it waits for the rows, and for nothing else.
         return not (self._task is not None and self.conversation.copying and code in _COPYING)
 
     def _limit_read_ahead(self) -> None:
@@ -271,15 +274,11 @@ class Session:
         if look is not None:
             return look(self, data, at, after)
         match chr(code):
-            case "S":
-                self.conversation.sent(_SYNC)
             case "c" | "f":
                 self.conversation.sent_copy_end()
                 if self._task is not None:
                     # A batch awaits the answer, and the hub ignored its Flush while copying.
                     asyncio.get_running_loop().call_soon(self._to_hub, (messages.FLUSH,))
-            case "F":
-                self.conversation.sent(_FUNCTION)
             case "X":
                 self._terminating = True
         return True
@@ -307,49 +306,44 @@ class Session:
         return True
 
     def _bind(self, data: bytes, at: int, after: int) -> bool:
+        raw = data[at:after]
         expected = _BIND
-        ours = self._federated
-        if ours.may_be_statement or ours.may_be_portal:
-            raw = data[at:after]
-            try:
-                portal, statement = messages.bind_names(raw)
-            except ProtocolViolation:
-                pass  # the hub says what is wrong with it
-            else:
-                if statement in ours.may_be_statement or portal in ours.may_be_portal:
-                    expected = ours.bind(raw, portal, statement)
+        try:
+            portal, statement = messages.bind_names(raw)
+        except ProtocolViolation:
+            pass  # the hub says what is wrong with it
+        else:
+            ours = self._federated
+            if statement in ours.may_be_statement or portal in ours.may_be_portal:
+                expected = ours.bind(raw, portal, statement)
         self.conversation.sent(expected)
         return True
 
     def _execute(self, data: bytes, at: int, after: int) -> bool:
-        ours = self._federated
-        if ours.may_be_portal and not self.conversation.skipping:
-            raw = data[at:after]
-            try:
-                portal, _ = messages.decode_execute(raw)
-            except ProtocolViolation:
-                pass  # the hub says what is wrong with it
-            else:
-                if portal in ours.may_be_portal:
-                    return self._step_aside(ours.execute(raw, portal))
+        raw = data[at:after]
+        try:
+            portal, _ = messages.decode_execute(raw)
+        except ProtocolViolation:
+            pass  # the hub says what is wrong with it
+        else:
+            if portal in self._federated.may_be_portal and not self.conversation.skipping:
+                return self._step_aside(self._federated.execute(raw, portal))
         self.conversation.sent(_EXECUTE)
         return True
 
     def _describe(self, data: bytes, at: int, after: int) -> bool:  # noqa: ARG002
-        statement = data[at + HEADER.size : at + HEADER.size + 1] == b"S"
+        statement = data[at + HEADER.size] == _OF_STATEMENT
         self.conversation.sent(_DESCRIBE_STATEMENT if statement else _DESCRIBE_PORTAL)
         return True
 
     def _close(self, data: bytes, at: int, after: int) -> bool:
         expected = _CLOSE
-        ours = self._federated
-        if ours.may_be_statement or ours.may_be_portal:
-            try:
-                kind, name = messages.decode_target(data[at:after])
-            except ProtocolViolation:
-                pass  # the hub says what is wrong with it
-            else:
-                expected = ours.close(kind, name)
+        try:
+            kind, name = messages.decode_target(data[at:after])
+        except ProtocolViolation:
+            pass  # the hub says what is wrong with it
+        else:
+            expected = self._federated.close(kind, name)
         self.conversation.sent(expected)
         return True
 
@@ -387,6 +381,7 @@ class Session:
         kind = messages.decode_authentication(message)
         if kind == messages.AUTHENTICATION_OK and not self.authenticated.done():
             self.authenticated.set_result(None)
+            self._limits = _limits(self._max_message)
         if kind == messages.AUTHENTICATION_SASL:
             return messages.without_channel_binding(message)
         return message
@@ -470,6 +465,16 @@ _LOOK: Final[dict[int, Callable[[Session, bytes, int, int], bool]]] = {
     ord("D"): Session._describe,
     ord("C"): Session._close,
 }
+
+
+def _limits(max_message: int) -> list[int]:
+    """Return the greatest length of each message type, 0 for what clients do not send."""
+    limits = [0] * 256
+    for code in messages.SMALL_CLIENT_MESSAGES:
+        limits[code] = messages.SMALL_MESSAGE
+    for code in messages.LARGE_CLIENT_MESSAGES:
+        limits[code] = max_message
+    return limits
 
 
 class HubSide(asyncio.Protocol):

@@ -7,11 +7,12 @@ rewriting is then splicing text, so that everything else reaches the hub as the 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import pglast
 from pglast import ast as ast  # noqa: PLC0414 - re-exported: nobody else imports pglast
@@ -29,6 +30,10 @@ _COMMENT_QUESTION = re.compile(
     r"/\*\s*oar:\s*(?P<block>.*?)\s*\*/|--\s*oar:\s*(?P<line>[^\n]*?)\s*(?:\n|$)",
     re.DOTALL | re.IGNORECASE,
 )
+
+
+MAX_REMEMBERED: Final = 16_384
+"""Characters of a text whose tree is kept: 512 of them are a few megabytes."""
 
 
 class SyntaxFault(ValueError):
@@ -116,8 +121,13 @@ class Parsed:
 def parse(text: str) -> tuple[Parsed, ...]:
     """Parse a query string. Raises :class:`SyntaxFault`.
 
-    Each statement has its own text, without the semicolon.
+    Each statement has its own text, without the semicolon. The stages parse one text several
+    times over, and clients send the same ones again: short texts are remembered.
     """
+    return _parse_again(text) if len(text) <= MAX_REMEMBERED else _parse(text)
+
+
+def _parse(text: str) -> tuple[Parsed, ...]:
     try:
         statements = pglast.parse_sql(text)
     except ParseError as error:
@@ -130,6 +140,9 @@ def parse(text: str) -> tuple[Parsed, ...]:
         piece = text[start : start + raw.stmt_len] if raw.stmt_len else text[start:]
         parsed.append(_describe(piece, pglast.parse_sql(piece)[0].stmt))
     return tuple(parsed)
+
+
+_parse_again = functools.lru_cache(maxsize=512)(_parse)
 
 
 def comment_question(text: str) -> str | None:

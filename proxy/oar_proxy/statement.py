@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from oar_proxy import sqltree
@@ -86,6 +86,8 @@ class FederatedStatement:
     occurrences: tuple[Occurrence, ...]
     others: tuple[OtherRelation, ...]
     calls: tuple[Call, ...]
+    seen_through: HubLink = field(repr=False, compare=False)
+    """The link that ``state`` and the names were asked through."""
     drafts: tuple[Draft, ...] = ()
 
     @property
@@ -149,7 +151,7 @@ async def recognise(
         return Recognised(guard_sql, None) if drafts else None
     return Recognised(
         guard_sql,
-        FederatedStatement(parsed, state, catalog, occurrences, others, later, tuple(drafts)),
+        FederatedStatement(parsed, state, catalog, occurrences, others, later, link, tuple(drafts)),
     )
 
 

@@ -42,13 +42,16 @@ class Kind(enum.Enum):
         self.label = label
         self.answers = answers
         self.completed_by = completed_by
+        self.plain_answers = bytes(
+            code for code in answers if code not in completed_by and code not in b"RKG"
+        )
+        """Answers after which nothing changes but that there is one less to come."""
 
 
 _UNANSWERED: Final = (Kind.COPY_END, Kind.INTERJECTION)
 _READY_FOR_QUERY_FOLLOWS: Final = (Kind.STARTUP, Kind.SYNC, Kind.QUERY, Kind.FUNCTION)
 
-_DATA_ROW: Final = ord("D")
-_COPY_DATA: Final = ord("d")
+_ROWS: Final = b"Dd"
 _ERROR: Final = ord("E")
 _NOTICE: Final = ord("N")
 _PARAMETER_STATUS: Final = ord("S")
@@ -212,7 +215,9 @@ class Conversation:
         needed = HEADER.size
         while at <= last_header:
             code, length = HEADER.unpack_from(chunk, at)
-            if self._row_passes(code):
+            head = self._queue[0] if self._queue else None
+            plain = head is not None and head.passes and code in head.kind.plain_answers
+            if plain and code in _ROWS:
                 at = _after_rows(chunk, at, last_header)
                 continue
             if length < 4:
@@ -221,6 +226,9 @@ class Conversation:
             if after > end:
                 needed = after - at
                 break
+            if plain:
+                at = after
+                continue
             message = chunk[at:after]
             given = self._message(code, message)
             if given is not message:  # hidden, replaced, or followed by something of ours
@@ -232,12 +240,6 @@ class Conversation:
         self._needed = needed
         out.append(chunk if start == 0 and at >= end else chunk[start:at])
         return [part for part in out if part]
-
-    def _row_passes(self, code: int) -> bool:
-        if code not in (_DATA_ROW, _COPY_DATA):
-            return False
-        head = self.head
-        return head is not None and head.passes and code in head.kind.answers
 
     def _message(self, code: int, message: bytes) -> bytes | None:
         """Return what the client gets of a message: itself (the same object), else, or None."""
