@@ -69,6 +69,13 @@ class FrontDoor:
 
     async def start(self) -> int:
         """Listen; return the port. Raises ``OSError`` when the address cannot be used."""
+        try:
+            return await self._start()
+        except OSError:
+            await self.stop()
+            raise
+
+    async def _start(self) -> int:
         loop = asyncio.get_running_loop()
         port = self._listen.port
         found = await loop.getaddrinfo(
@@ -161,6 +168,7 @@ class FrontDoor:
         loop = asyncio.get_running_loop()
         opening = await self._negotiate(side.socket)
         tls = self._tls if opening.encrypted else None
+        side.in_clear = not opening.encrypted
         await loop.connect_accepted_socket(lambda: side, side.socket, ssl=tls)
         if opening.direct and side.alpn != startup.ALPN:
             raise ProtocolViolation("direct TLS without the protocol name postgresql (ALPN)")
@@ -272,6 +280,7 @@ class ClientSide(asyncio.Protocol):
     def __init__(self, client: socket.socket) -> None:
         self.socket = client
         self.session: Session | None = None
+        self.in_clear = True
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._changed = asyncio.Event()
@@ -321,7 +330,7 @@ class ClientSide(asyncio.Protocol):
         if self._transport is not None:
             if not self._transport.is_closing():
                 self._transport.write(response)
-        else:
+        elif self.in_clear:
             with contextlib.suppress(OSError):  # a client that has gone is not told
                 self.socket.send(response)
         self.close()

@@ -177,7 +177,7 @@ class Session:
             self._ending = True
             if self._task is not None:
                 self._task.cancel()
-            if self._hub is not None:
+            if self._hub is not None and not self._rest:
                 self._hub.write(messages.TERMINATE)
             loop = asyncio.get_running_loop()
             for transport in (self._client, self._hub):
@@ -234,7 +234,9 @@ class Session:
             after = at + 1 + length
             if after > len(data):
                 needed = after - at
-                if code == _COPY_DATA:
+                if code == _COPY_DATA and self._task is None:
+                    # Rows need no look and so no buffer. Not in a batch: what it sends next must
+                    # not come between the two halves.
                     self._rest = after - len(data)
                     at = len(data)
                 break
@@ -265,8 +267,10 @@ class Session:
         return not (self._task is not None and self.conversation.copying and code in _COPYING)
 
     def _limit_read_ahead(self) -> None:
+        """Stop reading when enough whole messages wait; the rest of a message is always read."""
         waits = self._task is not None or self._holds > 0
-        self._read_client("read ahead", waits and len(self._pending) > READ_AHEAD)
+        whole = len(self._pending) >= self._needed
+        self._read_client("read ahead", waits and whole and len(self._pending) > READ_AHEAD)
 
     def _passes(self, code: int, data: bytes, at: int, after: int) -> bool:
         """Note what a message makes the hub answer. False: it is not passed on as it is."""

@@ -268,6 +268,17 @@ class TestTls:
         connection.sendall(request_packet)
         assert fatal(read_all(connection)) == ("08P01", "encryption requested twice")
 
+    @pytest.mark.parametrize("sent", [SSL_REQUEST, b"\x16", b"\x16\x03\x01\x02\x00\x01"])
+    def test_a_handshake_that_never_comes(
+        self, open_door, published, certificate, dial, client, sent
+    ):
+        door = open_door(
+            tls_certificate=certificate[0], tls_key=certificate[1], startup_timeout=0.5
+        )
+        connection = dial(door.port)
+        connection.sendall(sent)
+        assert read_all(connection) in (b"", b"S")
+
     def test_direct_tls_without_a_certificate(self, where):
         with pytest.raises(psycopg.OperationalError):
             psycopg.connect(**where, sslmode="require", sslnegotiation="direct")

@@ -87,10 +87,7 @@ class _Body:
         return self.take(size)
 
     def formats(self) -> tuple[int, ...]:
-        codes = tuple(self.int16() for _ in range(self.int16()))
-        if any(code not in (0, 1) for code in codes):
-            raise ProtocolViolation("unsupported format code")
-        return codes
+        return tuple(self.int16() for _ in range(self.int16()))
 
     def end(self) -> None:
         if self._at != len(self._content):
