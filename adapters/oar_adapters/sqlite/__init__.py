@@ -11,9 +11,10 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -23,16 +24,16 @@ from oar_adapters.interface import (
     Agreement,
     Batch,
     Capabilities,
+    Column,
     OwnerError,
     OwnerErrorKind,
     OwnerSchema,
     Predicate,
     Query,
-    Scan,
     Statement,
     Table,
 )
-from oar_adapters.sqlite import cells, sql
+from oar_adapters.sqlite import cells, sql, whole
 from oar_adapters.sqlite import schema as catalog
 
 BATCH_ROWS: Final = 5000
@@ -45,7 +46,9 @@ STEPS: Final = 10_000
 LOCK_SECONDS: Final = 2.0
 """How long a statement waits for a writer that holds the whole file."""
 
-FUNCTIONS: Final = frozenset({"count", "glob", "max", "min", "sum", "typeof", *sql.FUNCTIONS})
+FUNCTIONS: Final = frozenset(
+    {"count", "date", "glob", "max", "min", "sum", "typeof", *sql.FUNCTIONS}
+)
 """The only SQLite functions that compile."""
 
 OUT_OF_TIME: Final = "the owner ran out of time"
@@ -113,33 +116,64 @@ class SqliteAdapter:
         self._threads = ThreadPoolExecutor(pool_size, thread_name_prefix="oar-sqlite")
         self._open: set[_Session] = set()
         self._closed = False
-        self._settled: frozenset[tuple[str, str]] = frozenset()
+        self._found: catalog.Discovery | None = None
 
     @property
     def capabilities(self) -> Capabilities:
-        """Scans only."""
-        return Capabilities("sqlite")
+        """What whole statements agree on: nothing until :meth:`schema` has read the file."""
+        if self._found is None:
+            return Capabilities("sqlite")
+        return Capabilities(
+            "sqlite",
+            statements=True,
+            aggregates=whole.AGGREGATES,
+            text_order=self._found.unicode,
+        )
 
     async def schema(self) -> OwnerSchema:
         """Read tables, views, columns, keys and row estimates from the file."""
         async with self._session(60.0, catalog_only=True) as session:
             found = await session.in_thread(catalog.discover, session.connection, self._naming)
-        self._settled = found.settled
+        self._found = found
         return found.schema
 
     def supports(self, table: Table, predicate: Predicate) -> bool:
         """Tell whether the owner keeps at least the rows PostgreSQL would keep."""
         return sql.agrees(table, predicate) is not Agreement.NONE
 
-    def supports_statement(self, statement: Statement) -> bool:  # noqa: ARG002 - the contract's
-        """Whole statements are not evaluated here."""
-        return False
+    def supports_statement(self, statement: Statement) -> bool:
+        """Tell whether the owner's answer equals the hub's: :mod:`oar_adapters.sqlite.whole`."""
+        try:
+            self._translate(statement)
+        except whole.NotTaken:
+            return False
+        return True
 
     def render(self, query: Query) -> str:
         """Return the SQL that is sent; key lists are ``?``."""
         if isinstance(query, Statement):
-            return query.sql
+            return self._translate(query, shown=True).text
         return sql.scan(query, self._settled, sql.Parameters(shown=True))
+
+    def written(self, query: Query) -> _Written:
+        """Write a query in SQLite's dialect. Raises ``ValueError`` for one not evaluated here."""
+        if isinstance(query, Statement):
+            translated = self._translate(query)
+            columns = tuple((f'output "{o.name}"', o.type) for o in query.outputs)
+            values = translated.parameters.values
+            return _Written(translated.text, values, columns, translated.checks)
+        parameters = sql.Parameters()
+        text = sql.scan(query, self._settled, parameters)
+        columns = tuple((_place(query.table, column), column.type) for column in query.columns)
+        return _Written(text, parameters.values, columns)
+
+    @property
+    def _settled(self) -> frozenset[tuple[str, str]]:
+        return frozenset() if self._found is None else self._found.settled
+
+    def _translate(self, statement: Statement, *, shown: bool = False) -> whole.Translated:
+        enforced = frozenset() if self._found is None else self._found.enforced
+        return whole.translate(statement, self._settled, enforced, shown=shown)
 
     @asynccontextmanager
     async def snapshot(
@@ -148,7 +182,7 @@ class SqliteAdapter:
     ) -> AsyncIterator[SqliteSnapshot]:
         """Open a snapshot; it is taken before this returns."""
         async with self._session(timeout, catalog_only=False) as session:
-            yield SqliteSnapshot(session, self._settled)
+            yield SqliteSnapshot(session, self)
 
     async def close(self) -> None:
         """Stop whatever runs and release every connection and thread."""
@@ -185,47 +219,65 @@ class SqliteAdapter:
 class SqliteSnapshot:
     """One connection inside its transaction. See :class:`~oar_adapters.interface.Snapshot`."""
 
-    def __init__(self, session: _Session, settled: frozenset[tuple[str, str]]) -> None:
+    def __init__(self, session: _Session, adapter: SqliteAdapter) -> None:
         self._session = session
-        self._settled = settled
+        self._adapter = adapter
 
     async def run(self, query: Authorized) -> AsyncIterator[Batch]:
         """Stream the rows, :data:`BATCH_ROWS` at a time."""
         asked = query.query
-        if isinstance(asked, Statement):
-            raise OwnerError(
-                OwnerErrorKind.REFUSED, "an SQLite owner evaluates no whole statements"
-            )
-        parameters = sql.Parameters()
         try:
-            text = sql.scan(asked, self._settled, parameters)
+            running = self._adapter.written(asked)
         except (KeyError, ValueError):
             raise OwnerError(
-                OwnerErrorKind.REFUSED, "a condition is not one an SQLite owner evaluates"
+                OwnerErrorKind.REFUSED, "the query is not one an SQLite owner evaluates"
             ) from None
-        cursor = await self._session.in_thread(
-            self._session.connection.execute, text, parameters.values
-        )
-        while True:
-            batch = await self._session.in_thread(_batch, cursor, asked)
-            if batch is None:
-                return
+        connection = self._session.connection
+        for text, table, columns in running.checks:
+            await self._session.in_thread(_check, connection, text, table, columns)
+        cursor = await self._session.in_thread(connection.execute, running.text, running.values)
+        if not running.columns:
+            (count,) = await self._session.in_thread(cursor.fetchone)
+            yield Batch((), count)
+            return
+        while batch := await self._session.in_thread(_batch, cursor, running):
             yield batch
 
 
-def _batch(cursor: sqlite3.Cursor, asked: Scan) -> Batch | None:
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A query as it is run; ``columns`` are what each cell is called in errors, and its type."""
+
+    text: str
+    values: Sequence[str | float]
+    columns: tuple[tuple[str, str], ...]
+    checks: tuple[tuple[str, Table, tuple[Column, ...]], ...] = ()
+
+
+def _check(
+    connection: sqlite3.Connection, text: str, table: Table, columns: Sequence[Column]
+) -> None:
+    """Raise :class:`OwnerError` where a column holds a value of another type."""
+    for found, column in zip(connection.execute(text).fetchone(), columns, strict=True):
+        if found:
+            raise cells.wrong_value(_place(table, column), column.type)
+
+
+def _place(table: Table, column: Column) -> str:
+    return f'table "{table.name}" column "{column.name}"'
+
+
+def _batch(cursor: sqlite3.Cursor, running: _Written) -> Batch | None:
     """Fetch and encode the next rows; None after the last."""
     rows = cursor.fetchmany(BATCH_ROWS)
     if not rows:
         return None
-    if not asked.columns:
-        return Batch((), rows[0][0])
     encoded = []
-    for column, values in zip(asked.columns, zip(*rows, strict=True), strict=True):
+    for (place, type_), values in zip(running.columns, zip(*rows, strict=True), strict=True):
         try:
-            encoded.append(cells.encode(column.type, values))
+            encoded.append(cells.encode(type_, values))
         except cells.WrongValue:
-            raise cells.wrong_value(asked.table.name, column.name, column.type) from None
+            raise cells.wrong_value(place, type_) from None
     return Batch(encoded, len(rows))
 
 

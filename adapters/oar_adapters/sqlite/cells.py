@@ -59,11 +59,10 @@ def encode(type_: str, values: Sequence[Any]) -> list[Cell]:
     return list(map(one, values))
 
 
-def wrong_value(table: str, column: str, type_: str) -> OwnerError:
+def wrong_value(place: str, type_: str) -> OwnerError:
     """Make the error that names where a value of another type was met, and never the value."""
     return OwnerError(
-        OwnerErrorKind.WRONG_VALUE,
-        f'table "{table}" column "{column}": a value is not of the published type {type_}',
+        OwnerErrorKind.WRONG_VALUE, f"{place}: a value is not of the published type {type_}"
     )
 
 

@@ -72,6 +72,8 @@ class Discovery:
 
     schema: OwnerSchema
     settled: frozenset[tuple[str, str]]
+    enforced: frozenset[tuple[str, str]]
+    """Columns (source names) that cannot hold a value of another type."""
     unicode: bool
     """Text is stored as UTF-8, so that its bytes order as the hub's do."""
 
@@ -97,6 +99,7 @@ def discover(connection: sqlite3.Connection, naming: Naming) -> Discovery:
     statistics = _statistics(connection)
     tables: list[Table] = []
     settled: set[tuple[str, str]] = set()
+    enforced: set[tuple[str, str]] = set()
     for listed in _list(connection):
         if not naming.wanted(listed.name):
             continue
@@ -104,6 +107,9 @@ def discover(connection: sqlite3.Connection, naming: Naming) -> Discovery:
         if not columns:
             continue
         settled |= {(listed.name, name) for name in own}
+        alias = _rowid_alias(connection, listed)
+        kept = own if listed.strict else own & {alias or ""}
+        enforced |= {(listed.name, name) for name in kept}
         primary, unique = _keys(connection, listed, columns)
         table = Table(
             name=naming.published(listed.name),
@@ -114,7 +120,7 @@ def discover(connection: sqlite3.Connection, naming: Naming) -> Discovery:
         )
         rows = _estimate(connection, listed, statistics)
         tables.append(replace(table, row_estimate=rows))
-    return Discovery(OwnerSchema(tuple(tables)), frozenset(settled), unicode)
+    return Discovery(OwnerSchema(tuple(tables)), frozenset(settled), frozenset(enforced), unicode)
 
 
 def quoted(name: str) -> str:
@@ -142,7 +148,7 @@ def _columns(
         "SELECT name, type, \"notnull\", pk, hidden FROM pragma_table_xinfo(?, 'main')",
         (listed.name,),
     ).fetchall()
-    alias = _rowid_alias(connection, listed, rows)
+    alias = _rowid_alias(connection, listed)
     collations = _collations(connection, listed, [row[0] for row in rows])
     columns, settled = [], set()
     for name, declared, not_null, place_in_key, hidden in rows:
@@ -183,23 +189,22 @@ def _equality(type_: str, settled: bool, collation: str | None) -> Agreement:
     return Agreement.SUPERSET
 
 
-def _rowid_alias(
-    connection: sqlite3.Connection,
-    listed: _Listed,
-    rows: Sequence[tuple[str, str, int, int, int]],
-) -> str | None:
+def _rowid_alias(connection: sqlite3.Connection, listed: _Listed) -> str | None:
     """Return the column that is the rowid itself: always an integer, never NULL.
 
     It is the only column of a primary key, declared INTEGER, that needed no index of its own
     (``INTEGER PRIMARY KEY DESC`` does).
     """
-    key = [row for row in rows if row[3]]
-    if listed.kind != "table" or listed.without_rowid or len(key) != 1:
+    if listed.kind != "table" or listed.without_rowid:
         return None
+    key: list[tuple[str, str]] = connection.execute(
+        "SELECT name, type FROM pragma_table_xinfo(?, 'main') WHERE pk", (listed.name,)
+    ).fetchall()
     own_index = connection.execute(
         "SELECT 1 FROM pragma_index_list(?, 'main') WHERE origin = 'pk'", (listed.name,)
     ).fetchone()
-    return key[0][0] if key[0][1].upper() == "INTEGER" and own_index is None else None
+    single = len(key) == 1 and key[0][1].upper() == "INTEGER" and own_index is None
+    return key[0][0] if single else None
 
 
 def _collations(

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Final
 
 from oar_adapters.interface import (
@@ -171,14 +171,17 @@ def _worst(verdicts: Iterable[Agreement]) -> Agreement:
 class Writer:
     """Writes conditions on one table. The caller has asked :func:`agrees` first."""
 
-    def __init__(self, table: Table, settled: Settled, parameters: Parameters) -> None:
+    def __init__(
+        self, table: Table, settled: Settled, parameters: Parameters, alias: str = ALIAS
+    ) -> None:
+        self._alias = alias
         self._table = table
         self._settled = settled
         self._parameters = parameters
 
     def guarded(self, predicate: Predicate) -> str:
         """Write a predicate with the guards its columns need, outside of any negation."""
-        condition = self._condition(predicate)
+        condition = self.condition(predicate)
         named = {leaf.column for leaf in leaves(predicate) if not isinstance(leaf, NullTest)}
         guards = [
             guard
@@ -201,28 +204,29 @@ class Writer:
         guard = self._guard(column)
         return condition if guard is None else f"({condition} OR {guard})"
 
-    def _condition(self, predicate: Predicate) -> str:
+    def condition(self, predicate: Predicate) -> str:
+        """Write a predicate without guards."""
         match predicate:
             case And(arguments=arguments):
                 return self._joined(arguments, " AND ", empty="1")
             case Or(arguments=arguments):
                 return self._joined(arguments, " OR ", empty="0")
             case Not(argument=argument):
-                return f"(NOT {self._condition(argument)})"
+                return f"(NOT {self.condition(argument)})"
             case _:
                 return self._leaf(self._table.column(predicate.column), predicate)
 
     def _joined(self, arguments: tuple[Predicate, ...], word: str, *, empty: str) -> str:
         if not arguments:
             return empty
-        return "(" + word.join(self._condition(argument) for argument in arguments) + ")"
+        return "(" + word.join(self.condition(argument) for argument in arguments) + ")"
 
     def _leaf(self, column: Column, leaf: Leaf) -> str:
         name = self._name(column)
         match leaf:
             case NullTest():
                 test = "IS NOT NULL" if leaf.negated else "IS NULL"
-                return f"{ALIAS}.{quoted(column.source_name)} {test}"
+                return f"{self._alias}.{quoted(column.source_name)} {test}"
             case PatternMatch():
                 word = "NOT GLOB" if leaf.negated else "GLOB"
                 return f"{name} {word} {_string(glob(leaf.pattern) or '')}"
@@ -245,13 +249,13 @@ class Writer:
 
         Unary plus takes away an affinity that would turn the text '5' into a number.
         """
-        name = f"{ALIAS}.{quoted(column.source_name)}"
+        name = f"{self._alias}.{quoted(column.source_name)}"
         if column.type == "text" and not self._is_settled(column):
             return f"(+{name} COLLATE BINARY)"
         return name
 
     def _guard(self, column: Column) -> str | None:
-        name = f"{ALIAS}.{quoted(column.source_name)}"
+        name = f"{self._alias}.{quoted(column.source_name)}"
         if column.type == "boolean":
             return f"{name} NOT IN (0, 1)"
         if column.type in _DIGITS:
@@ -259,7 +263,7 @@ class Writer:
             return f"typeof({name}) NOT IN ('text', 'null') OR {name} NOT GLOB '{form}'"
         if self._is_settled(column):
             return None
-        return f"typeof({name}) NOT IN ({_STORAGE[column.type]}, 'null')"
+        return f"typeof({name}) NOT IN ({STORAGE[column.type]}, 'null')"
 
     def _constant(self, value: float | str | bytes) -> str:
         match value:
@@ -274,7 +278,7 @@ class Writer:
                 return f"x'{value.hex()}'"
 
 
-_STORAGE: Final = {
+STORAGE: Final = {
     "bigint": "'integer'",
     "double precision": "'real'",
     "numeric": "'integer', 'real'",
@@ -337,12 +341,12 @@ def operand(column: Column, value: str, type_: str) -> Operand | None:
     return None if convert is None else convert(value, plain)
 
 
+_DECIMAL: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
+"""What PostgreSQL writes; Python's own reading takes underscores and other scripts' digits."""
+
+
 def _decimal(value: str) -> Decimal | None:
-    try:
-        number = Decimal(value)
-    except InvalidOperation:
-        return None
-    return number if number.is_finite() else None
+    return Decimal(value) if _DECIMAL.fullmatch(value) else None
 
 
 def _int64(number: Decimal) -> int | None:

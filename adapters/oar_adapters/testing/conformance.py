@@ -96,11 +96,12 @@ STATEMENTS: Final[Sequence[tuple[str, tuple[str, ...], list[Row]]]] = (
     (
         'SELECT "a"."id", "z"."id" FROM {events} AS "a" LEFT JOIN {fragile} AS "z"'
         ' ON "a"."id" = "z"."id"',
-        ("integer", "integer"),
+        ("events.id", "fragile.id"),
         [(row[0], row[0]) for row in EVENTS.rows],
     ),
 )
-"""Statements in PostgreSQL's dialect, ``{table}`` for the owner's name, and their answers."""
+"""Statements in PostgreSQL's dialect, ``{table}`` for the owner's name; the types of their outputs
+(``table.column`` for a published one); their answers."""
 
 HOSTILE: Final = (
     "DELETE FROM {events} RETURNING id",
@@ -384,7 +385,7 @@ class AdapterConformance:
             statement = Statement(
                 text.format(**names),
                 tuple(t for t in published.tables if f"{{{t.name}}}" in text),
-                tuple(Output(f"c{i}", kind) for i, kind in enumerate(types)),
+                tuple(Output(f"c{i}", _type(published, due)) for i, due in enumerate(types)),
                 limit=1000,
             )
             if not adapter.supports_statement(statement):
@@ -630,6 +631,11 @@ def _published(owner: SampleOwner) -> OwnerSchema:
 
 def _table(published: OwnerSchema, name: str) -> Table:
     return next(table for table in published.tables if table.name == name)
+
+
+def _type(published: OwnerSchema, name: str) -> str:
+    table, dot, column = name.partition(".")
+    return _table(published, table).column(column).type if dot else name
 
 
 def _qualified(table: Table) -> str:
