@@ -525,10 +525,8 @@ def _strange(column: Column) -> str:
     name = f"{sql.ALIAS}.{quoted(column.source_name)}"
     if column.type == "date":
         # Without a modifier some versions of SQLite give 30 February back as it came.
-        return (
-            f"{name} IS NOT NULL AND (typeof({name}) <> 'text' OR date({name}, '+0 days') IS NOT {name}"
-            f" OR {name} < '0001-01-01')"
-        )
+        wrong = f"date({name}, '+0 days') IS NOT {name} OR {name} < '0001-01-01'"
+        return f"{name} IS NOT NULL AND (typeof({name}) <> 'text' OR {wrong})"
     if column.type == "boolean":
         return f"{name} NOT IN (0, 1)"
     return f"typeof({name}) NOT IN ({sql.STORAGE[column.type]}, 'null')"
