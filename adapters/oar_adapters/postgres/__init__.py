@@ -370,7 +370,8 @@ def _begin(seconds: float) -> str:
     behind; they cost the connection, hence a second after ours. ``transaction_timeout`` exists
     since PostgreSQL 17.
     """
-    statement = max(1, int(seconds * 1000))
+    # The settings are 32-bit numbers of milliseconds.
+    statement = min(max(1, int(seconds * 1000)), 2_000_000_000)
     transaction = statement + 1000
     return (
         "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"

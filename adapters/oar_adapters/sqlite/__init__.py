@@ -36,6 +36,9 @@ from oar_adapters.interface import (
 from oar_adapters.sqlite import cells, sql, whole
 from oar_adapters.sqlite import schema as catalog
 
+OLDEST: Final = (3, 38)
+"""The first SQLite that always has JSON; ``table_list`` came in 3.37."""
+
 BATCH_ROWS: Final = 5000
 """Rows a batch. Measured on 100,000 rows of three columns: 1,000 51 ms, 5,000 58 ms, 20,000
 73 ms; fewer, larger batches cost the consumer less."""
@@ -67,6 +70,11 @@ def connect(url: str, options: Mapping[str, str]) -> SqliteAdapter:
     list of ``table.column=type``), ``pool_size`` (threads and connections, default 4). Raises
     ``ValueError`` for an unknown option or an unusable value.
     """
+    if sqlite3.sqlite_version_info < OLDEST:
+        raise ValueError(
+            f"SQLite {sqlite3.sqlite_version} of this Python is too old:"
+            f" {'.'.join(map(str, OLDEST))} or later is needed"
+        )
     unknown = sorted(set(options) - _OPTIONS)
     if unknown:
         raise ValueError(
