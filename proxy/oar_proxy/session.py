@@ -31,7 +31,7 @@ from oar_proxy.wire.messages import HEADER
 READ_AHEAD: Final = 1024 * 1024
 """Bytes of the client's that wait behind a federated statement before reading stops."""
 
-WRITE_AHEAD: Final = 1024 * 1024
+WRITE_AHEAD: Final = 256 * 1024
 """Bytes that wait for a slow reader before the other side is not read any more."""
 
 AUTHENTICATION_MESSAGE: Final = 64 * 1024

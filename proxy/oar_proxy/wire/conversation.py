@@ -45,7 +45,9 @@ class Kind(enum.Enum):
         self.plain_answers = bytes(
             code for code in answers if code not in completed_by and code not in b"RKG"
         )
-        """Answers after which nothing changes but that there is one less to come."""
+        """Answers that change nothing."""
+        self.plain_ends = bytes(code for code in completed_by if code not in b"Z")
+        """Answers after which there is one request less, and nothing else has changed."""
 
 
 _UNANSWERED: Final = (Kind.COPY_END, Kind.INTERJECTION)
@@ -71,9 +73,15 @@ class Expected:
 
     __slots__ = ("kind",)
     passes = True
+    routine = True
+    """No hook does anything: true of this class, false of every subclass."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.routine = False
 
     def message(self, code: int, message: bytes) -> bytes | None:  # noqa: ARG002
         """Return what the client gets of one message of the answer."""
@@ -220,13 +228,14 @@ class Conversation:
             if plain and code in _ROWS:
                 at = _after_rows(chunk, at, last_header)
                 continue
+            ends = head is not None and head.routine and code in head.kind.plain_ends
             if length < 4:
                 raise HubConfused(f"invalid message length from the hub: {length}")
             after = at + 1 + length
             if after > end:
                 needed = after - at
                 break
-            if plain:
+            if plain or (ends and self._ended_plainly()):
                 at = after
                 continue
             message = chunk[at:after]
@@ -240,6 +249,14 @@ class Conversation:
         self._needed = needed
         out.append(chunk if start == 0 and at >= end else chunk[start:at])
         return [part for part in out if part]
+
+    def _ended_plainly(self) -> bool:
+        """Take the head off the queue, if nothing but its end has to be noted."""
+        queue = self._queue
+        if self.copying or (len(queue) > 1 and queue[1].kind in _UNANSWERED):
+            return False
+        queue.popleft()
+        return True
 
     def _message(self, code: int, message: bytes) -> bytes | None:
         """Return what the client gets of a message: itself (the same object), else, or None."""
