@@ -184,16 +184,16 @@ class Refresher:
             schema = task.result()
             if schema is not None:
                 self._known[owner] = schema
+        held_back = {self._schema(owner) for owner in self._adapters if owner not in self._known}
+        for name in sorted(held_back):
+            # Its tables may have rows at the owner that was never read: half is no answer.
+            log.warning("schema not published until all its owners were read", schema=name)
         try:
             catalog = catalogs.build(
                 [
-                    (
-                        owner,
-                        self._settings.owners[owner].published_schema or owner,
-                        self._gate.visible(owner, self._known[owner]),
-                    )
+                    (owner, self._schema(owner), self._gate.visible(owner, self._known[owner]))
                     for owner in self._adapters
-                    if owner in self._known
+                    if self._schema(owner) not in held_back
                 ]
             )
         except CatalogConflict as conflict:
@@ -203,6 +203,9 @@ class Refresher:
         if changed:
             log.info("catalog published", version=catalog.version, tables=len(catalog.tables))
         return changed
+
+    def _schema(self, owner: str) -> str:
+        return self._settings.owners[owner].published_schema or owner
 
     async def _views(self) -> list[str]:
         async with self._admin.connection() as connection:

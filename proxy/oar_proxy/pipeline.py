@@ -178,13 +178,13 @@ class Pipeline:
         statement = await self._refresh(prepared, statement, link)
         if statement.parsed.kind != "SelectStmt":
             await self._check_privileges(prepared.guard_sql, statement, link, parameters)
-        literals = await _literals(statement, link, parameters)
+        arguments = await _arguments(link, parameters)
         if statement.calls:
-            resolved = await self._resolve_calls(statement, link, literals)
+            resolved = await self._resolve_calls(statement, link, arguments)
             if isinstance(resolved, Execution):
                 return replace(resolved, client_parameters=bool(parameters))
-            statement, literals = resolved, await _literals(resolved, link, parameters)
-        return await self._answer(statement, link, literals, len(parameters))
+            statement = resolved
+        return await self._answer(statement, link, arguments)
 
     # --- questions ------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class Pipeline:
         return draft
 
     async def _resolve_calls(
-        self, statement: FederatedStatement, link: HubLink, literals: Mapping[int, str]
+        self, statement: FederatedStatement, link: HubLink, arguments: Mapping[int, _Argument]
     ) -> FederatedStatement | Execution:
         """Put the drafts of ``oar_ask_json`` and the plans of ``oar_explain`` in place."""
         draft = self._drafter(link)
@@ -227,7 +227,8 @@ class Pipeline:
         for call in statement.calls:
             argument = call.argument
             if argument is None and call.parameter is not None:
-                argument = literals.get(call.parameter)
+                given = arguments.get(call.parameter)
+                argument = given.value if given is not None else None
             if argument is None:
                 raise FeatureNotSupported(
                     f"{call.name} needs its argument as a literal or a parameter that is not NULL",
@@ -354,11 +355,10 @@ class Pipeline:
         self,
         statement: FederatedStatement,
         link: HubLink,
-        literals: Mapping[int, str],
-        client_parameters: int,
+        arguments: Mapping[int, _Argument],
     ) -> Execution:
         explained = _explain_options(statement.parsed.node)
-        plan = await self._plan(statement, literals)
+        plan = await self._plan(statement, arguments)
         if explained is not None and not explained.analyze:
             return self._explained(plan, None, explained)
         gathered, closing = await self._run(plan, link)
@@ -368,7 +368,7 @@ class Pipeline:
             whole = None
             if plan.whole is not None and plan.whole_query is not None:
                 whole = (plan.whole, plan.whole_query.outputs)
-            return await answers.answer(statement, gathered, whole, client_parameters, link)
+            return await answers.answer(statement, gathered, whole, len(arguments), link)
         finally:
             await closing
 
@@ -380,11 +380,13 @@ class Pipeline:
             return answers.explanation((), explain.json_text(plan, self._adapters, reports))
         return answers.explanation(explain.lines(plan, self._adapters, reports), None)
 
-    async def _plan(self, statement: FederatedStatement, literals: Mapping[int, str]) -> Plan:
+    async def _plan(
+        self, statement: FederatedStatement, arguments: Mapping[int, _Argument]
+    ) -> Plan:
         edits = [
-            Edit(start, end, literals[number])
+            Edit(start, end, arguments[number].literal)
             for number, start, end in statement.parsed.parameters
-            if number in literals
+            if number in arguments
         ]
         meaning = _meaning(statement.state)
         planning = _planning_text(statement, edits)
@@ -603,23 +605,34 @@ def _timeout(state: SessionState, limits: Limits) -> float:
     return min(limits.statement_timeout, seconds) if seconds else limits.statement_timeout
 
 
-async def _literals(
-    statement: FederatedStatement, link: HubLink, parameters: Sequence[Parameter]
-) -> dict[int, str]:
-    """The client's parameters as typed literals, written by the client's own hub session."""
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    """A client's parameter: its text (None for NULL) and its type, as the hub writes them."""
+
+    value: str | None
+    type: str
+
+    @property
+    def literal(self) -> str:
+        """The value as a typed literal."""
+        written = "NULL" if self.value is None else quote_literal(self.value)
+        return f"({written}::{self.type})"
+
+
+async def _arguments(link: HubLink, parameters: Sequence[Parameter]) -> dict[int, _Argument]:
+    """The client's parameters by number, written by the client's own hub session."""
     if not parameters:
         return {}
     numbers = range(1, len(parameters) + 1)
     wanted = ", ".join(f"${n}::pg_catalog.text, pg_catalog.pg_typeof(${n})::text" for n in numbers)
     (cells,) = await link.query(f"SELECT {wanted}", parameters)
-    del statement
-    written: dict[int, str] = {}
+    arguments: dict[int, _Argument] = {}
     for number in numbers:
         value, kind = cells[2 * number - 2], cells[2 * number - 1]
         assert kind is not None
-        literal = "NULL" if value is None else quote_literal(value.decode())
-        written[number] = f"({literal}::{kind.decode()})"
-    return written
+        text = None if value is None else value.decode()
+        arguments[number] = _Argument(text, kind.decode())
+    return arguments
 
 
 def _planning_text(statement: FederatedStatement, parameters: Sequence[Edit]) -> str | None:

@@ -22,7 +22,7 @@ from oar_proxy.gate import EdgeVerdict, Gate, KeyEdge, KeyOrigin
 from oar_proxy.hub import planreading
 from oar_proxy.hub.planreading import Origin, Reading
 from oar_proxy.pushdown import Whole
-from oar_proxy.route import Route, route
+from oar_proxy.route import Route, RouteKind, route
 from oar_proxy.sqltree import preview_rows
 from oar_proxy.statement import FederatedStatement, Occurrence
 
@@ -112,7 +112,20 @@ def make_plan(
     covered = cover_of(statement)
     planner = _Planner(statement, reading, adapters, gate, max_keys)
     steps = planner.steps()
-    return Plan(statement, covered, route(covered), steps, notes=tuple(notes))
+    return Plan(statement, covered, _route(covered, steps), steps, notes=tuple(notes))
+
+
+def _route(covered: Cover[tuple[str, str]], steps: Sequence[Step]) -> Route:
+    """A relay whose every key edge is forbidden or unsound is a fan-out (decision 6)."""
+    decided = route(covered)
+    if decided.kind is not RouteKind.RELAY or any(step.edges for step in steps):
+        return decided
+    rules = dict.fromkeys(verdict.rule for step in steps for _, verdict in step.denied)
+    if rules:
+        reason = f"{decided.reason}, and no key may travel between them ({', '.join(rules)})"
+    else:
+        reason = f"{decided.reason}, and no key would reduce what another has to send"
+    return Route(RouteKind.FAN_OUT, reason)
 
 
 class _Planner:

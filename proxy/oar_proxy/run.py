@@ -135,6 +135,8 @@ class _Runner:
 
     async def _authorize(self, wave: Sequence[gates.Step]) -> list[Authorized]:
         """Pass the gate; what finished meanwhile goes on the ledger in the same write."""
+        if not wave:
+            return []
         finished = tuple(self.finished)
         authorized = await self.gate.authorize(self.ask, wave, finished)
         del self.finished[: len(finished)]

@@ -45,6 +45,11 @@ def test_keys_of_the_filtered_side_are_relayed(proxy):
     client = proxy({"south": policy(("b.k", "north", 10))})
     assert client.execute(JOIN).fetchall() == ROWS
     assert disclosures(client) == [("south", "shop.b.k", "north", "a.k", 2)]
+    outcomes = "SELECT owner, sqlstate, rows, keys FROM oar.steps ORDER BY step"
+    assert client.execute(outcomes).fetchall() == [
+        ("south", "00000", 2, 0),
+        ("north", "00000", 2, 2),
+    ]
     described = plan(client)
     assert [step["Owner"] for step in described["Steps"]] == ["south", "north"]
     assert described["Route"] == "relay"
@@ -63,7 +68,10 @@ def test_forbidden_both_ways_is_fan_out_and_exact(proxy):
     client = proxy({})
     assert client.execute(JOIN).fetchall() == ROWS
     assert disclosures(client) == []
-    denied = plan(client)["Steps"]
+    described = plan(client)
+    assert described["Route"] == "fan-out"
+    assert "no key may travel between them" in described["Reason"]
+    denied = described["Steps"]
     assert all("Keys" not in step for step in denied)
     assert {d["Rule"] for step in denied for d in step["Denied"]} == {
         "north/default deny",
