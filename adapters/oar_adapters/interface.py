@@ -14,10 +14,11 @@ owner and the hub has to decode a value.
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Mapping, Sequence
+import struct
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol, overload
 
 if TYPE_CHECKING:
     from oar_adapters.authorized import Authorized
@@ -249,6 +250,56 @@ class Statement:
 
 
 Query = Scan | Statement
+
+
+class Packed(Sequence[Cell]):
+    """Cells of one column as the elements of PostgreSQL's binary arrays: length, then bytes.
+
+    A PostgreSQL owner can send a column so, and the hub takes it so: nothing has to touch a
+    value on the way. ``nulls``: some cell may be NULL.
+    """
+
+    __slots__ = ("_count", "elements", "nulls")
+
+    def __init__(self, elements: bytes, count: int, *, nulls: bool) -> None:
+        self.elements = elements
+        self._count = count
+        self.nulls = nulls
+
+    @classmethod
+    def of_array(cls, array: bytes | None) -> Packed:
+        """Take the elements of a one-dimensional array in binary form; None has none."""
+        if array is None:
+            return cls(b"", 0, nulls=False)
+        dimensions, flags, _, count, _ = _ARRAY_HEADER.unpack_from(array)
+        if dimensions != 1:
+            raise ValueError("not a one-dimensional array")
+        return cls(array[_ARRAY_HEADER.size :], count, nulls=bool(flags))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Cell]:
+        elements, position = self.elements, 0
+        while position < len(elements):
+            (size,) = _LENGTH.unpack_from(elements, position)
+            position += 4
+            if size < 0:
+                yield None
+                continue
+            yield elements[position : position + size]
+            position += size
+
+    @overload
+    def __getitem__(self, index: int) -> Cell: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Cell]: ...
+    def __getitem__(self, index: int | slice) -> Cell | Sequence[Cell]:
+        return list(self)[index]
+
+
+_ARRAY_HEADER: Final = struct.Struct("!iiiii")
+_LENGTH: Final = struct.Struct("!i")
 
 
 @dataclass(frozen=True, slots=True)

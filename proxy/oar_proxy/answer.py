@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from oar_adapters.interface import Cell, Output, base_type, is_binary
+from oar_adapters.interface import Cell, Output, Packed, base_type, is_binary
 
 from oar_proxy import sqltree
 from oar_proxy.errors import FeatureNotSupported, LimitExceeded
 from oar_proxy.federation import Execution, HubLink, Parameter
 from oar_proxy.pushdown import Whole
-from oar_proxy.run import Gathered, Rows
+from oar_proxy.run import WHOLE, Gathered, Rows
 from oar_proxy.sqltree import Edit, quote_identifier, quote_literal
 from oar_proxy.statement import FederatedStatement, Occurrence
 
@@ -75,11 +75,11 @@ async def answer(
     binder = _Binder(client_parameters + 1)
     if whole is not None:
         place, outputs = whole
-        edits = [Edit(place.start, place.end, _whole_rows(gathered.rows[0], outputs, binder))]
+        edits = [Edit(place.start, place.end, _whole_rows(gathered.of(WHOLE), outputs, binder))]
     else:
         edits = statement.prefix_edits()
         for occurrence in statement.occurrences:
-            rows = gathered.rows.get(occurrence.number, Rows((), []))
+            rows = gathered.of(occurrence.number)
             edits.append(occurrence.relation.replace(_occurrence_rows(occurrence, rows, binder)))
     sql = sqltree.splice(statement.parsed.text, edits)
     if statement.parsed.kind == "CopyStmt":
@@ -92,7 +92,7 @@ def explanation(lines: Sequence[str], as_json: str | None) -> Execution:
     if as_json is not None:
         parameter = Parameter(114, 0, as_json.encode())
         return Execution('SELECT $1::pg_catalog.json AS "QUERY PLAN"', (parameter,), False)
-    parameter = Parameter(1009, 1, array("text", [line.encode() for line in lines]))
+    parameter = Parameter(1009, 1, array("text", [[line.encode() for line in lines]]))
     sql = 'SELECT r."QUERY PLAN" FROM pg_catalog.unnest($1::pg_catalog.text[]) AS r("QUERY PLAN")'
     return Execution(sql, (parameter,), False)
 
@@ -107,7 +107,7 @@ def explanation_query(lines: Sequence[str]) -> str:
 
 
 def _occurrence_rows(occurrence: Occurrence, rows: Rows, binder: _Binder) -> str:
-    if not rows.names:
+    if not rows.names and rows.count:
         return _counted_rows(occurrence, rows, binder)
     have = dict(zip(rows.names, rows.columns, strict=True))
     arrays: list[str] = []
@@ -119,6 +119,8 @@ def _occurrence_rows(occurrence: Occurrence, rows: Rows, binder: _Binder) -> str
             selected.append(f"{_typed(f'r.c{len(arrays)}', column.type)} AS {name}")
         else:
             selected.append(f"NULL::{column.type} AS {name}")
+    if not arrays:
+        return f"SELECT {', '.join(selected)} WHERE false"
     names = ", ".join(f"c{i}" for i in range(1, len(arrays) + 1))
     return f"SELECT {', '.join(selected)} FROM {_unnest(arrays)} AS r({names})"
 
@@ -153,9 +155,9 @@ def _unnest(arrays: Sequence[str]) -> str:
     return f"ROWS FROM ({', '.join(f'pg_catalog.unnest({a})' for a in arrays)})"
 
 
-def _array(type_name: str, cells: Sequence[Cell], binder: _Binder) -> str:
+def _array(type_name: str, chunks: Sequence[Sequence[Cell]], binder: _Binder) -> str:
     element = base_type(type_name) if is_binary(type_name) else "text"
-    value = array(element, cells)
+    value = array(element, chunks)
     if len(value) > MAX_ARRAY_BYTES:
         raise LimitExceeded(
             "one column of an owner's rows is larger than PostgreSQL's 1 GB for a value",
@@ -172,13 +174,20 @@ def _typed(expression: str, type_name: str) -> str:
     return f"{expression}::{type_name}"
 
 
-def array(element: str, cells: Sequence[Cell]) -> bytes:
-    """Encode cells (PostgreSQL's binary format of ``element``) as a binary array."""
+def array(element: str, chunks: Sequence[Sequence[Cell]]) -> bytes:
+    """Encode chunks of cells (PostgreSQL's binary format of ``element``) as one binary array."""
     oid = _ELEMENTS[element][0]
-    if not cells:
+    count = sum(map(len, chunks))
+    if not count:
         return struct.pack("!iii", 0, 0, oid)
-    header = struct.pack("!iiiii", 1, 1 if None in cells else 0, oid, len(cells), 1)
-    return header + b"".join(_framed(cells))
+    nulls = any(c.nulls if isinstance(c, Packed) else None in c for c in chunks)
+    framed = [struct.pack("!iiiii", 1, int(nulls), oid, count, 1)]
+    for chunk in chunks:
+        if isinstance(chunk, Packed):
+            framed.append(chunk.elements)
+        else:
+            framed.extend(_framed(chunk))
+    return b"".join(framed)
 
 
 def _framed(cells: Sequence[Cell]) -> list[bytes]:

@@ -81,8 +81,20 @@ class EdgeVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class BoundEdge:
+    """An edge with its keys: how many travel, and how many of them each origin holds.
+
+    Owners that split a table may hold the same key, so ``from_each`` can add up to more.
+    """
+
+    edge: KeyEdge
+    keys: int
+    from_each: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """One query about to leave: ``keys`` counts, for each of ``edges``, the keys it carries.
+    """One query about to leave, with the key edges it carries.
 
     ``query.limit`` is at most the owner's row cap plus one (see `Gate.row_cap`).
     """
@@ -90,8 +102,7 @@ class Step:
     owner: str
     query: Query
     rendered: str
-    edges: tuple[KeyEdge, ...] = ()
-    keys: tuple[int, ...] = ()
+    edges: tuple[BoundEdge, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +260,9 @@ class Gate:
                 hint="retry: the owner's limit may have been lowered since it was planned",
             )
         disclosures = [
-            disclosure
-            for edge, count in zip(step.edges, step.keys, strict=True)
-            for disclosure in self._disclosures(edge, count)
+            disclosure for bound in step.edges for disclosure in self._disclosures(bound)
         ]
-        total = sum(step.keys)
+        total = sum(bound.keys for bound in step.edges)
         limit = self._keys_in(step.owner)
         if total > limit.number:
             raise LimitExceeded(
@@ -271,13 +280,16 @@ class Gate:
             disclosures=tuple(disclosures),
         )
 
-    def _disclosures(self, edge: KeyEdge, count: int) -> Iterator[Disclosure]:
+    def _disclosures(self, bound: BoundEdge) -> Iterator[Disclosure]:
         """Decide about one edge and its keys; yield what it discloses, an entry an origin."""
+        edge = bound.edge
         parts = self._decide(edge)
         verdict = self._verdict(edge, parts)
         if not verdict.permitted:
-            raise self._refusal(edge, count, next(part for part in parts if not part.permitted))
-        for part in parts:
+            raise self._refusal(
+                edge, bound.keys, next(part for part in parts if not part.permitted)
+            )
+        for part, count in zip(parts, bound.from_each, strict=True):
             if part.max_keys is not None and count > part.max_keys:
                 raise LimitExceeded(
                     f"too many join keys of {_column(part.origin)} for owner {edge.receiver}: "
@@ -373,18 +385,24 @@ def _predicate_columns(predicates: Sequence[Predicate]) -> Iterator[str]:
 
 def _require_consistent(step: Step) -> None:
     """Check that a step declares the keys its query carries: none may leave uncounted."""
-    if len(step.edges) != len(step.keys) or any(count < 0 for count in step.keys):
-        raise InternalError("a step counts its keys for other edges than it has")
-    if any(edge.receiver != step.owner for edge in step.edges):
+    for bound in step.edges:
+        each = bound.from_each
+        if not bound.edge.origins:
+            raise InternalError("a key edge without an origin")
+        if len(each) != len(bound.edge.origins) or min(bound.keys, *each, 0) < 0:
+            raise InternalError("a step counts its keys for other edges than it has")
+        if sum(each) < bound.keys:
+            raise InternalError("a step carries keys that no origin holds")
+    if any(bound.edge.receiver != step.owner for bound in step.edges):
         raise InternalError("a step has a key edge to another owner than it goes to")
     if not isinstance(step.query, Scan):
         return
     carried: Counter[str] = Counter()
     for key_filter in step.query.key_filters:
         carried[key_filter.column] += len(key_filter.keys)
-    for edge, count in zip(step.edges, step.keys, strict=True):
-        if edge.receiver_table == step.query.table.name:
-            carried[edge.receiver_column] -= count
+    for bound in step.edges:
+        if bound.edge.receiver_table == step.query.table.name:
+            carried[bound.edge.receiver_column] -= bound.keys
     if any(undeclared > 0 for undeclared in carried.values()):
         raise InternalError(f"a query to owner {step.owner} carries keys no edge declares")
 

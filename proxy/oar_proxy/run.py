@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -21,6 +21,7 @@ from oar_adapters.interface import (
     KeyFilter,
     OwnerError,
     OwnerErrorKind,
+    Packed,
     Snapshot,
     base_type,
 )
@@ -50,12 +51,16 @@ _INTEGERS: Final = {
 }
 
 
+WHOLE: Final = 0
+"""The number of a whole statement's rows, where occurrences count from 1."""
+
+
 @dataclass(slots=True)
 class Rows:
-    """Rows of one occurrence (or of a whole answer), column by column."""
+    """Rows of one owner (or several), column by column, each column in the chunks that came."""
 
     names: tuple[str, ...]
-    columns: list[list[Cell]] = field(repr=False)
+    columns: list[list[Sequence[Cell]]] = field(repr=False)
     count: int = 0
 
 
@@ -75,10 +80,20 @@ class StepReport:
 
 @dataclass(slots=True)
 class Gathered:
-    """All rows that came back: by occurrence, or the whole answer under key 0."""
+    """All rows that came back, by occurrence, each owner's apart."""
 
-    rows: dict[int, Rows] = field(default_factory=dict)
+    rows: dict[int, list[Rows]] = field(default_factory=dict)
     reports: list[StepReport] = field(default_factory=list)
+
+    def of(self, occurrence: int) -> Rows:
+        """The rows of all holders of an occurrence together; none for one that was not read."""
+        parts = self.rows.get(occurrence, [])
+        if not parts:
+            return Rows((), [])
+        columns = [
+            [c for part in parts for c in part.columns[i]] for i in range(len(parts[0].names))
+        ]
+        return Rows(parts[0].names, columns, sum(part.count for part in parts))
 
 
 async def run(
@@ -119,6 +134,7 @@ class _Runner:
     progress: Callable[[str], None]
     finished: list[StepOutcome]
     gathered: Gathered = field(default_factory=Gathered)
+    rows: dict[int, Rows] = field(default_factory=dict)
     bytes_received: int = 0
 
     async def run(self) -> Gathered:
@@ -154,16 +170,16 @@ class _Runner:
             (authorized,) = await self._authorize([gates.Step(whole.owner, query, rendered)])
         names = tuple(output.name for output in query.outputs)
         rows = Rows(names, [[] for _ in names])
-        self.gathered.rows[0] = rows
+        self.gathered.rows[WHOLE] = [rows]
         await self._send(_Sending(whole.owner, authorized, rendered, rows))
 
     # --- steps --------------------------------------------------------------------------------
 
     async def _run_steps(self) -> None:
         for step in self.plan.steps:
-            if step.occurrence not in self.gathered.rows:
-                names = tuple(c.name for c in step.scan.columns)
-                self.gathered.rows[step.occurrence] = Rows(names, [[] for _ in names])
+            names = tuple(c.name for c in step.scan.columns)
+            self.rows[step.number] = Rows(names, [[] for _ in names])
+            self.gathered.rows.setdefault(step.occurrence, []).append(self.rows[step.number])
         waiting = list(self.plan.steps)
         unfinished = Counter(step.occurrence for step in waiting)
         running: dict[asyncio.Task[None], Step] = {}
@@ -187,41 +203,42 @@ class _Runner:
         for step, filters, edges, _ in bound:
             query = replace(step.scan, key_filters=filters)
             rendered = self.adapters[step.owner].render(query)
-            counts = tuple(len(f.keys) for f in filters)
-            wave.append(gates.Step(step.owner, query, rendered, edges, counts))
+            wave.append(gates.Step(step.owner, query, rendered, edges))
         for gated in wave:
-            if 0 not in gated.keys:
+            if not _pointless(gated):
                 group.create_task(self.sessions.warm(gated.owner))
         authorized = await self._authorize(wave)
         started: dict[asyncio.Task[None], Step] = {}
         skipped: list[Step] = []
-        for (step, _, _, notes), gated, permit in zip(bound, wave, authorized, strict=True):
-            if 0 in gated.keys:
+        for (step, filters, _, notes), gated, permit in zip(bound, wave, authorized, strict=True):
+            keys = tuple(len(f.keys) for f in filters)
+            if _pointless(gated):
                 # R32: no key can match, so no row can matter; the step is on the ledger.
                 self.finished.append(StepOutcome(permit.ledger_entry, SUCCESS, 0))
                 self.gathered.reports.append(
-                    StepReport(step, step.owner, gated.rendered, gated.keys, 0, 0.0, notes, True)
+                    StepReport(step, step.owner, gated.rendered, keys, 0, 0.0, notes, True)
                 )
                 self.progress(f"owner {step.owner} is not asked: no key is left")
                 skipped.append(step)
                 continue
-            rows = self.gathered.rows[step.occurrence]
             sending = self._send(
-                _Sending(step.owner, permit, gated.rendered, rows, step, gated.keys, notes)
+                _Sending(
+                    step.owner, permit, gated.rendered, self.rows[step.number], step, keys, notes
+                )
             )
             started[group.create_task(sending)] = step
         return started, skipped
 
     def _bind(
         self, step: Step
-    ) -> tuple[tuple[KeyFilter, ...], tuple[gates.KeyEdge, ...], tuple[str, ...]]:
+    ) -> tuple[tuple[KeyFilter, ...], tuple[gates.BoundEdge, ...], tuple[str, ...]]:
         """Collect the keys of each edge. An edge with more keys than allowed is left out."""
         filters: list[KeyFilter] = []
-        edges: list[gates.KeyEdge] = []
+        edges: list[gates.BoundEdge] = []
         notes: list[str] = []
         budget = self.limits.max_keys
         for used in step.edges:
-            keys = self._keys(used)
+            keys, from_each = self._keys(used)
             most = min(used.verdict.max_keys, budget)
             if len(keys) > most:
                 notes.append(
@@ -231,20 +248,30 @@ class _Runner:
                 continue
             budget -= len(keys)
             filters.append(KeyFilter(used.column, used.type, keys))
-            edges.append(used.edge)
+            edges.append(gates.BoundEdge(used.edge, len(keys), from_each))
         return tuple(filters), tuple(edges), tuple(notes)
 
-    def _keys(self, used: UsedEdge) -> tuple[bytes, ...]:
-        """The distinct keys that are not NULL (R1, R36), in the type they are compared in (R41)."""
+    def _keys(self, used: UsedEdge) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
+        """The distinct keys that are not NULL (R1, R36), and how many each origin holds of them.
+
+        They are in the type they are compared in (R41).
+        """
         keys: dict[bytes, None] = {}
+        counts: list[int] = []
         for source in used.sources:
-            rows = self.gathered.rows[source.occurrence]
-            step = next(s for s in self.plan.steps if s.occurrence == source.occurrence)
-            index = rows.names.index(source.column)
-            source_type = base_type(step.scan.columns[index].type)
-            cells = dict.fromkeys(cell for cell in rows.columns[index] if cell is not None)
-            keys.update(dict.fromkeys(_widen(cells, source_type, used.type)))
-        return tuple(keys)
+            for step in self.plan.steps:
+                if step.occurrence != source.occurrence:
+                    continue
+                rows = self.rows[step.number]
+                index = rows.names.index(source.column)
+                source_type = base_type(step.scan.columns[index].type)
+                cells: dict[Cell, None] = {}
+                for chunk in rows.columns[index]:
+                    cells.update(dict.fromkeys(chunk))
+                cells.pop(None, None)
+                counts.append(len(cells))
+                keys.update(dict.fromkeys(_widen(filter(None, cells), source_type, used.type)))
+        return tuple(keys), tuple(counts)
 
     # --- one query ----------------------------------------------------------------------------
 
@@ -287,7 +314,7 @@ class _Runner:
                         raise _too_many_rows(sending, cap, rule)
                     self._count_bytes(batch.columns)
                     for column, cells in zip(rows.columns, batch.columns, strict=True):
-                        column.extend(cells)
+                        column.append(cells)
                     rows.count += batch.rows
         except OwnerError as error:
             raise owner_fault(sending.owner, error) from error
@@ -295,7 +322,10 @@ class _Runner:
 
     def _count_bytes(self, columns: Sequence[Sequence[Cell]]) -> None:
         for cells in columns:
-            self.bytes_received += 4 * len(cells) + sum(map(len, filter(None, cells)))
+            if isinstance(cells, Packed):
+                self.bytes_received += len(cells.elements)
+            else:
+                self.bytes_received += 4 * len(cells) + sum(map(len, filter(None, cells)))
         if self.bytes_received > self.limits.max_bytes:
             raise LimitExceeded(
                 f"the owners sent more than {self.limits.max_bytes} bytes for one statement",
@@ -428,7 +458,12 @@ def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
     return next((f for f in plain if isinstance(f, OarError)), plain[0])
 
 
-def _widen(cells: Iterator[bytes] | Mapping[bytes, None], source: str, target: str) -> list[bytes]:
+def _pointless(step: gates.Step) -> bool:
+    """No key can match: whatever the owner holds, none of its rows is needed."""
+    return any(edge.keys == 0 for edge in step.edges)
+
+
+def _widen(cells: Iterable[bytes], source: str, target: str) -> list[bytes]:
     if source == target or source not in _INTEGERS or target not in _INTEGERS:
         return list(cells)
     unpack, pack = _INTEGERS[source].unpack, _INTEGERS[target].pack

@@ -1,7 +1,6 @@
 import asyncio
 import dataclasses
 import uuid
-from collections.abc import Sequence
 
 import psycopg
 import pytest
@@ -30,7 +29,7 @@ from oar_proxy.errors import (
     LedgerUnavailable,
     LimitExceeded,
 )
-from oar_proxy.gate import Gate, KeyEdge, KeyOrigin, Step
+from oar_proxy.gate import BoundEdge, Gate, KeyEdge, KeyOrigin, Step
 from oar_proxy.ledger import Ask, Ledger, StepEntry, digest
 from oar_proxy.settings import Limits
 from psycopg_pool import AsyncConnectionPool
@@ -65,7 +64,7 @@ class Recorded(Ledger):
     def __init__(self) -> None:
         self.entries: list[StepEntry] = []
 
-    async def record(self, ask: Ask, entries: Sequence[StepEntry]) -> list[int]:
+    async def record(self, ask, entries, finished=()) -> list[int]:
         first = len(self.entries) + 1
         self.entries += entries
         return list(range(first, len(self.entries) + 1))
@@ -118,7 +117,11 @@ def scan(*, keys: int | None = None, limit: int | None = CAP, **changes) -> Scan
 
 def keyed(count: int, *edges: KeyEdge, owner: str = "logistics") -> Step:
     edges = edges or (PROMO_EDGE,)
-    return Step(owner, scan(keys=count), "SELECT …", edges, (count,) * len(edges))
+    return Step(owner, scan(keys=count), "SELECT …", tuple(bound(e, count) for e in edges))
+
+
+def bound(edge: KeyEdge, count: int) -> BoundEdge:
+    return BoundEdge(edge, count, (count,) * len(edge.origins))
 
 
 def authorize(gate: Gate, *steps: Step) -> list[Authorized]:
@@ -333,7 +336,7 @@ def test_a_grant_bounds_each_edge_and_a_receiver_the_whole_query():
         )
     )
     book = Recorded()
-    authorize(make_gate(book), Step("logistics", query, "…", two, (10, 10)))
+    authorize(make_gate(book), Step("logistics", query, "…", tuple(bound(e, 10) for e in two)))
     assert [(e.keys, len(e.disclosures)) for e in book.entries] == [(20, 2)]
     with pytest.raises(LimitExceeded, match="21, at most 20"):
         authorize(
@@ -342,8 +345,7 @@ def test_a_grant_bounds_each_edge_and_a_receiver_the_whole_query():
                 "logistics",
                 query,
                 "…",
-                (*two, edge(origin("logistics"), name="city")),
-                (10, 10, 1),
+                (*(bound(e, 10) for e in two), bound(edge(origin("logistics"), name="city"), 1)),
             ),
         )
 
@@ -447,9 +449,11 @@ def test_conditions_may_nest_deeper_than_python_recurses():
     ("step", "part"),
     [
         (Step("logistics", scan(keys=3), "…"), "carries keys no edge declares"),
-        (Step("logistics", scan(keys=3), "…", (PROMO_EDGE,), (2,)), "carries keys no edge"),
+        (Step("logistics", scan(keys=3), "…", (bound(PROMO_EDGE, 2),)), "carries keys no edge"),
         (
-            Step("logistics", scan(keys=3), "…", (edge(origin("marketing"), name="city"),), (3,)),
+            Step(
+                "logistics", scan(keys=3), "…", (bound(edge(origin("marketing"), name="city"), 3),)
+            ),
             "carries keys no edge declares",
         ),
         (
@@ -457,18 +461,26 @@ def test_conditions_may_nest_deeper_than_python_recurses():
                 "logistics",
                 scan(key_filters=scan(keys=3).key_filters * 2),
                 "…",
-                (PROMO_EDGE,),
-                (3,),
+                (bound(PROMO_EDGE, 3),),
             ),
             "carries keys no edge declares",
         ),
-        (Step("logistics", scan(keys=3), "…", (PROMO_EDGE,), ()), "counts its keys for other"),
-        (Step("logistics", scan(keys=0), "…", (PROMO_EDGE,), (-1,)), "counts its keys"),
         (
-            Step("logistics", scan(keys=3), "…", (edge(origin("x"), receiver="finance"),), (3,)),
+            Step("logistics", scan(keys=3), "…", (BoundEdge(PROMO_EDGE, 3, ()),)),
+            "counts its keys for other",
+        ),
+        (Step("logistics", scan(keys=0), "…", (bound(PROMO_EDGE, -1),)), "counts its keys"),
+        (
+            Step("logistics", scan(keys=3), "…", (BoundEdge(PROMO_EDGE, 3, (2,)),)),
+            "no origin holds",
+        ),
+        (
+            Step(
+                "logistics", scan(keys=3), "…", (bound(edge(origin("x"), receiver="finance"), 3),)
+            ),
             "to another owner than it goes to",
         ),
-        (Step("logistics", scan(keys=3), "…", (edge(),), (3,)), "without an origin"),
+        (Step("logistics", scan(keys=3), "…", (bound(edge(), 3),)), "without an origin"),
         (Step("logistics", scan(limit=None), "…"), "not bounded by its row cap"),
         (Step("marketing", scan(limit=52), "…"), "not bounded by its row cap"),
         (Step("unheard of", scan(), "…"), "no policy is loaded for owner unheard of"),
@@ -498,8 +510,8 @@ def test_replaced_policies_hold_from_the_next_wave_on():
 
 
 class CrashesAfterCommit(Ledger):
-    async def record(self, ask: Ask, entries: Sequence[StepEntry]) -> list[int]:
-        await super().record(ask, entries)
+    async def record(self, ask, entries, finished=()) -> list[int]:
+        await super().record(ask, entries, finished)
         raise ConnectionAbortedError("the proxy died here")
 
 

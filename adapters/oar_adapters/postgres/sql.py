@@ -158,6 +158,25 @@ def scan(query: Scan) -> str:
     return f"SELECT pg_catalog.count(*) FROM ({body}) AS q"
 
 
+def packed_scan(query: Scan, first_block: int, last_block: int | None) -> str:
+    """Write a scan of some blocks of a table whose columns come as one array each, with their size.
+
+    ``last_block`` is the first one left out; None: to the end.
+    """
+    conditions = [condition(query.table, predicate) for predicate in query.predicates]
+    conditions.append(f"ctid >= '({first_block:d},0)'::tid")
+    if last_block is not None:
+        conditions.append(f"ctid < '({last_block:d},0)'::tid")
+    arrays = [
+        f"pg_catalog.array_send(pg_catalog.array_agg({cell_of(value_of(column), column.type)}))"
+        for column in query.columns
+    ]
+    return (
+        f"SELECT pg_catalog.count(*), {', '.join(arrays)} FROM {relation(query.table)} "
+        f"WHERE {' AND '.join(conditions)}"
+    )
+
+
 def statement(query: Statement) -> str:
     """Wrap a whole statement so that its answer has the types the hub expects.
 
