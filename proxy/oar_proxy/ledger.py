@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Final, Literal, LiteralString, cast
 
@@ -104,55 +105,52 @@ async def install(connection: psycopg.AsyncConnection[object]) -> None:
         await connection.execute(ddl.encode())
 
 
-# One statement, hence one round trip on an autocommit connection. The wave's numbers are drawn
-# first, because RETURNING cannot say which row of the input a number belongs to.
-_ENSURE_ASK: Final[LiteralString] = """
+# One statement with one parameter, hence one round trip and next to no work in Python: the entries
+# are unfolded by the hub. A wave's numbers are drawn first, because RETURNING cannot say which row
+# of the input a number belongs to.
+_ENTRY: Final[LiteralString] = """
+entry AS (SELECT %s::jsonb AS said),
 asked AS (
   INSERT INTO oar_internal.asks (ask, principal, statement, kind, route, kappa, catalog_version)
-  VALUES (%(ask)s, %(principal)s, %(statement)s, %(kind)s, %(route)s, %(kappa)s, %(catalog)s)
+  SELECT a.* FROM entry, jsonb_to_record(said->'ask')
+    AS a(ask uuid, principal text, statement text, kind text, route text, kappa int4, catalog text)
   ON CONFLICT DO NOTHING
-)"""
-
-# An outcome needs no commit of its own: it travels with the next entry, or with the ask's outcome.
-_FINISHED: Final[LiteralString] = """
+),
 finished AS (
   INSERT INTO oar_internal.step_outcomes (step, sqlstate, rows)
-  SELECT * FROM unnest(%(o_step)s::int8[], %(o_sqlstate)s::text[], %(o_rows)s::int8[])
+  SELECT o.* FROM entry, jsonb_to_recordset(said->'finished')
+    AS o(step int8, sqlstate text, rows int8)
 )"""
 
 _RECORD: Final[LiteralString] = f"""
-WITH {_ENSURE_ASK},
+WITH {_ENTRY},
 wave AS MATERIALIZED (
   SELECT nextval('oar_internal.steps_step_seq') AS step, w.*
-  FROM unnest(%(owner)s::text[], %(sql_digest)s::text[], %(row_cap)s::int8[],
-              %(row_cap_rule)s::text[], %(keys)s::int8[], %(policy)s::text[])
-       WITH ORDINALITY AS w(owner, sql_digest, row_cap, row_cap_rule, keys, policy, position)
+  FROM entry, jsonb_to_recordset(said->'steps')
+    AS w(position int8, owner text, sql_digest text, row_cap int8, row_cap_rule text, keys int8,
+         policy text, disclosures jsonb)
 ),
 sent AS (
   INSERT INTO oar_internal.steps (step, ask, owner, sql_digest, row_cap, row_cap_rule, keys, policy)
-  SELECT step, %(ask)s, owner, sql_digest, row_cap, row_cap_rule, keys, policy FROM wave
+  SELECT step, (said->'ask'->>'ask')::uuid, owner, sql_digest, row_cap, row_cap_rule, keys, policy
+  FROM entry, wave
 ),
 disclosed AS (
   INSERT INTO oar_internal.disclosures
     (step, from_owner, from_column, to_owner, to_column, keys, rule, policy)
-  SELECT wave.step, d.from_owner, d.from_column, d.to_owner, d.to_column, d.keys, d.rule, d.policy
-  FROM unnest(%(d_position)s::int8[], %(d_from_owner)s::text[], %(d_from_column)s::text[],
-              %(d_to_owner)s::text[], %(d_to_column)s::text[], %(d_keys)s::int8[],
-              %(d_rule)s::text[], %(d_policy)s::text[])
-       AS d(position, from_owner, from_column, to_owner, to_column, keys, rule, policy)
-  JOIN wave USING (position)
-),
-{_FINISHED}
+  SELECT wave.step, d.* FROM wave, jsonb_to_recordset(wave.disclosures)
+    AS d(from_owner text, from_column text, to_owner text, to_column text, keys int8, rule text,
+         policy text)
+)
 SELECT step, oar_internal.commit_durably() FROM wave ORDER BY position
 """
 
 # Outcomes are not waited for: WAL keeps the order, and a lost one reads as "unknown".
 _FINISH_ASK: Final[LiteralString] = f"""
-WITH {_ENSURE_ASK},
-{_FINISHED}
+WITH {_ENTRY}
 INSERT INTO oar_internal.ask_outcomes (ask, sqlstate, rows)
-SELECT %(ask)s, %(sqlstate)s, %(rows)s
-FROM set_config('synchronous_commit', 'off', true)
+SELECT (said->'ask'->>'ask')::uuid, said->>'sqlstate', (said->>'rows')::int8
+FROM entry, set_config('synchronous_commit', 'off', true)
 """
 
 
@@ -189,27 +187,16 @@ class Ledger:
         On return they are committed and on disk, whatever ``synchronous_commit`` the hub is
         configured with. Raises :class:`LedgerUnavailable`: then nothing may be sent.
         """
-        told = [(at, d) for at, entry in enumerate(entries, start=1) for d in entry.disclosures]
         rows = await self._write(
             "the ledger could not be written: nothing of this step was sent",
             _RECORD,
             {
-                **_ask_row(ask),
-                **_outcome_columns(finished),
-                "owner": [entry.owner for entry in entries],
-                "sql_digest": [entry.sql_digest for entry in entries],
-                "row_cap": [entry.row_cap for entry in entries],
-                "row_cap_rule": [entry.row_cap_rule for entry in entries],
-                "keys": [entry.keys for entry in entries],
-                "policy": [entry.policy for entry in entries],
-                "d_position": [at for at, _ in told],
-                "d_from_owner": [d.from_owner for _, d in told],
-                "d_from_column": [d.from_column for _, d in told],
-                "d_to_owner": [d.to_owner for _, d in told],
-                "d_to_column": [d.to_column for _, d in told],
-                "d_keys": [d.keys for _, d in told],
-                "d_rule": [d.rule for _, d in told],
-                "d_policy": [d.policy for _, d in told],
+                "ask": _ask_row(ask),
+                "finished": [asdict(outcome) for outcome in finished],
+                "steps": [
+                    {"position": position, **asdict(entry)}
+                    for position, entry in enumerate(entries, start=1)
+                ],
             },
         )
         return [cast("int", row[0]) for row in rows]
@@ -231,15 +218,20 @@ class Ledger:
         await self._write(
             "an ask's outcome could not be written on the ledger",
             _FINISH_ASK,
-            {**_ask_row(ask), **_outcome_columns(finished), "sqlstate": sqlstate, "rows": rows},
+            {
+                "ask": _ask_row(ask),
+                "finished": [asdict(outcome) for outcome in finished],
+                "sqlstate": sqlstate,
+                "rows": rows,
+            },
         )
 
     async def _write(
-        self, failure: str, statement: LiteralString, parameters: dict[str, object]
+        self, failure: str, statement: LiteralString, entry: dict[str, object]
     ) -> list[tuple[object, ...]]:
         try:
             async with asyncio.timeout(TIMEOUT), self._pool.connection() as connection:
-                cursor = await connection.execute(statement, parameters)
+                cursor = await connection.execute(statement, (json.dumps(entry),))
                 rows = await cursor.fetchall() if cursor.description else []
         # Leaving the block above commits; only then has anything been recorded.
         except (psycopg.Error, OSError, TimeoutError) as error:
@@ -250,17 +242,9 @@ class Ledger:
         return rows
 
 
-def _outcome_columns(finished: Sequence[StepOutcome]) -> dict[str, object]:
-    return {
-        "o_step": [outcome.step for outcome in finished],
-        "o_sqlstate": [outcome.sqlstate for outcome in finished],
-        "o_rows": [outcome.rows for outcome in finished],
-    }
-
-
 def _ask_row(ask: Ask) -> dict[str, object]:
     return {
-        "ask": ask.id,
+        "ask": str(ask.id),
         "principal": ask.principal,
         "statement": ask.statement,
         "kind": ask.kind,
