@@ -326,7 +326,7 @@ class PostgresSnapshot:
             with _translated("running a query"):
                 rows = await cursor.fetch(BATCH_ROWS, timeout=_left(self._deadline))
             if first and len(rows) == BATCH_ROWS and isinstance(asked, Scan) and not keys:
-                blocks = await self._blocks(asked.table)
+                blocks = await self._blocks(asked, text)
                 if blocks:
                     async for batch in self._packed(asked, blocks):
                         yield batch
@@ -337,13 +337,21 @@ class PostgresSnapshot:
             if len(rows) < BATCH_ROWS:
                 return
 
-    async def _blocks(self, table: Table) -> int:
-        """How many blocks a table has; 0 for what cannot be read block by block."""
+    async def _blocks(self, asked: Scan, text: str) -> int:
+        """How many blocks a table has; 0 where an index, or no table, is read."""
         with _translated("running a query"):
             found = await self._connection.fetchval(
-                _BLOCKS, sql.relation(table).encode(), timeout=_left(self._deadline)
+                _BLOCKS, sql.relation(asked.table).encode(), timeout=_left(self._deadline)
             )
-        return 0 if found is None else int.from_bytes(found, "big")
+            if found is None:
+                return 0
+            plan = await self._connection.fetchval(
+                f"EXPLAIN (FORMAT JSON) {text}", timeout=_left(self._deadline)
+            )
+        node = json.loads(plan)[0]["Plan"]
+        while node["Node Type"] in ("Limit", "Gather"):
+            node = node["Plans"][0]
+        return int.from_bytes(found, "big") if node["Node Type"] == "Seq Scan" else 0
 
     async def _packed(self, asked: Scan, blocks: int) -> AsyncIterator[Batch]:
         """Read a large table again, in the same snapshot, some blocks at a time, as arrays.
