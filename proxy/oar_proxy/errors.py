@@ -81,6 +81,18 @@ class ShuttingDown(OarError):
     sqlstate = "57P01"
 
 
+class InvalidSetting(OarError):
+    """An ``oar.…`` setting has a value that means nothing."""
+
+    sqlstate = "22023"
+
+
+class WrongParameters(OarError):
+    """EXECUTE gives a prepared statement more or fewer values than it takes."""
+
+    sqlstate = "42601"
+
+
 class LimitExceeded(OarError):
     """A limit of an owner or of the proxy was reached; nothing partial is returned."""
 

@@ -583,15 +583,21 @@ class _Reported:
         self._federated.end()
         if error is None or not isinstance(error, Exception):
             return False
-        if not isinstance(error, OarError | HubRejected):
-            # The message of an unexpected exception may quote a row: only where it was raised.
-            where = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(trace)]
-            _log.error("internal error", error=type(error).__name__, where=where)
-            error = InternalError(
+        told: OarError | HubRejected
+        if isinstance(error, OarError | HubRejected):
+            told = error
+        else:
+            told = InternalError(
                 "internal error: the statement was not executed",
                 hint="the proxy's log says where it happened",
             )
-        self._line.write(self._federated.report(error, self._shift))
+        # The client first: it waits, and whatever the log does must not keep it waiting.
+        sqlstate = self._federated.report(told, self._shift)
+        if told is not error:
+            # The message of an unexpected exception may quote a row: only where it was raised.
+            where = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(trace)]
+            _log.error("internal error", error=type(error).__name__, where=where)
+        self._line.write(sqlstate)
         return True
 
 

@@ -6,6 +6,8 @@ text, a row, a key or a credential above debug.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import sys
 from typing import Final, Literal
@@ -21,6 +23,23 @@ _LEVELS: Final = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+
+
+class _Stderr(io.TextIOBase):
+    """Standard error as it is when a line is written.
+
+    A line that cannot be written (a closed pipe, a full disk) is lost: what it would have told
+    about, a statement or its failure, must not fail for it.
+    """
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
 
 
 def configure(level: Level, output: Format) -> None:
@@ -49,10 +68,10 @@ def configure(level: Level, output: Format) -> None:
     structlog.configure(
         processors=[*shared, *finish],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=_Stderr()),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(_Stderr())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

@@ -29,6 +29,7 @@ from oar_proxy.errors import (
     OarError,
     QueryCanceled,
     Unanswerable,
+    WrongParameters,
 )
 from oar_proxy.federation import Execution, HubLink, Parameter, Piece, Prepared
 from oar_proxy.gate import Gate
@@ -295,7 +296,7 @@ class Pipeline:
         """Evaluate the arguments of EXECUTE in the session, as typed literals."""
         given = node.params or ()
         if len(given) != len(types):
-            raise _WrongParameters(
+            raise WrongParameters(
                 f'wrong number of parameters for prepared statement "{node.name}"',
                 detail=f"Expected {len(types)} parameters but got {len(given)}.",
             )
@@ -413,15 +414,13 @@ class Pipeline:
                 notes.append(f"read unreduced: the planner reports {found}")
         else:
             notes.append("read unreduced: this statement form is not analysed")
-        wanted = statement.state.settings.get("oar.max_keys", "")
-        most = int(wanted) if wanted.isdigit() else None
         return plans.make_plan(
             statement,
             reading,
             adapters=self._adapters,
             gate=self._gate,
             notes=notes,
-            max_keys=most,
+            max_keys=statement.state.count("oar.max_keys"),
         )
 
     async def _read_plan(
@@ -525,12 +524,6 @@ class Pipeline:
         except LedgerUnavailable:
             # What was sent is recorded; only the outcome is not, and reads as unknown.
             log.warning("ledger outcome not written", ask=str(ask.id))
-
-
-class _WrongParameters(OarError):
-    """PostgreSQL's own complaint about EXECUTE."""
-
-    sqlstate = "42601"
 
 
 @dataclass(frozen=True, slots=True)

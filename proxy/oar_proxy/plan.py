@@ -12,7 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from oar_adapters.interface import Adapter, Column, Predicate, Scan, Statement, base_type
+from oar_adapters.interface import (
+    Adapter,
+    Column,
+    Membership,
+    Predicate,
+    Scan,
+    Statement,
+    base_type,
+)
 
 from oar_proxy import predicate as predicates
 from oar_proxy import sqltree
@@ -266,6 +274,7 @@ class _Planner:
         verdicts = [
             self.gate.edge(self._gate_edge(edge, holder)).max_keys
             for holder in self.occurrences[edge.target.occurrence].table.holders
+            if self._looks_up(edge, holder)
         ]
         most = max(verdicts, default=0)
         return most if self.max_keys is None else min(most, self.max_keys)
@@ -284,6 +293,18 @@ class _Planner:
             if source_type is None or not predicates.relayable(source_type, target_type):
                 return False
         return True
+
+    def _looks_up(self, edge: planreading.KeyEdge, holder: Holder) -> bool:
+        """Whether the owner compares keys of this type with its column as the hub does."""
+        question = Membership(edge.target.column, (), self._key_type(edge))
+        return self.adapters[holder.owner].supports(holder.table, question)
+
+    def _key_type(self, edge: planreading.KeyEdge) -> str:
+        types = {
+            base_type(_column_type(self.occurrences[o.occurrence].table, o.column) or "")
+            for o in (*edge.sources, edge.target)
+        }
+        return _widest(types)
 
     def _gate_edge(self, edge: planreading.KeyEdge, holder: Holder) -> KeyEdge:
         origins = tuple(
@@ -315,13 +336,17 @@ class _Planner:
         used: list[UsedEdge] = []
         denied: list[tuple[KeyEdge, EdgeVerdict]] = []
         for edge in edges:
+            if not self._looks_up(edge, holder):
+                continue
             gate_edge = self._gate_edge(edge, holder)
             verdict = self.gate.edge(gate_edge)
             if verdict.permitted:
-                used.append(self._used(edge, gate_edge, verdict, occurrence.table))
+                used.append(self._used(edge, gate_edge, verdict))
         used = _distinct(used)
         for edge in self.reading.edges if self.reading is not None else ():
-            if edge.target.occurrence == occurrence.number and self._usable(edge):
+            if edge.target.occurrence != occurrence.number or not self._usable(edge):
+                continue
+            if self._looks_up(edge, holder):
                 gate_edge = self._gate_edge(edge, holder)
                 verdict = self.gate.edge(gate_edge)
                 if not verdict.permitted:
@@ -348,18 +373,11 @@ class _Planner:
         )
 
     def _used(
-        self,
-        edge: planreading.KeyEdge,
-        gate_edge: KeyEdge,
-        verdict: EdgeVerdict,
-        target: PublishedTable,
+        self, edge: planreading.KeyEdge, gate_edge: KeyEdge, verdict: EdgeVerdict
     ) -> UsedEdge:
-        types = {
-            base_type(_column_type(self.occurrences[s.occurrence].table, s.column) or "")
-            for s in edge.sources
-        }
-        types.add(base_type(_column_type(target, edge.target.column) or ""))
-        return UsedEdge(edge.sources, edge.target.column, _widest(types), gate_edge, verdict)
+        if self.max_keys is not None and self.max_keys < verdict.max_keys:
+            verdict = replace(verdict, max_keys=self.max_keys, limit_rule="oar.max_keys")
+        return UsedEdge(edge.sources, edge.target.column, self._key_type(edge), gate_edge, verdict)
 
     def _preview_limit(self, scanned: Sequence[int]) -> int | None:
         """Rows that are enough for ``SELECT … FROM t LIMIT n``, which any n rows answer (R27)."""

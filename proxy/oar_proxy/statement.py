@@ -15,7 +15,13 @@ from typing import Any, Final
 from oar_proxy import sqltree
 from oar_proxy.catalog import Catalog, PublishedTable
 from oar_proxy.drafters import Draft
-from oar_proxy.errors import FeatureNotSupported, InternalError, LimitExceeded, ReadOnly
+from oar_proxy.errors import (
+    FeatureNotSupported,
+    InternalError,
+    InvalidSetting,
+    LimitExceeded,
+    ReadOnly,
+)
 from oar_proxy.federation import HubLink
 from oar_proxy.sqltree import Call, Edit, Parsed, Relation, quote_identifier, quote_literal
 
@@ -38,6 +44,12 @@ _SETTINGS: Final = (
 """Settings of the session that change what a statement means, or how it is run."""
 
 
+_BOOLEANS: Final = {
+    **dict.fromkeys(("on", "true", "yes", "1"), True),
+    **dict.fromkeys(("", "off", "false", "no", "0"), False),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class SessionState:
     """The client's hub session as it is now. ``principal`` is the role that logged in."""
@@ -46,8 +58,26 @@ class SessionState:
     settings: Mapping[str, str]
 
     def enabled(self, name: str) -> bool:
-        """Tell whether a boolean ``oar.…`` setting is on."""
-        return self.settings.get(name, "").lower() in ("on", "true", "yes", "1")
+        """Tell whether a boolean ``oar.…`` setting is on. Raises ``InvalidSetting``."""
+        value = self.settings.get(name, "").lower()
+        if value not in _BOOLEANS:
+            raise InvalidSetting(
+                f'invalid value for parameter "{name}": a boolean is needed',
+                hint=f"SET {name} = on, or off",
+            )
+        return _BOOLEANS[value]
+
+    def count(self, name: str) -> int | None:
+        """Return a number an ``oar.…`` setting holds, None when unset. Raises as `enabled`."""
+        value = self.settings.get(name, "")
+        if not value:
+            return None
+        if not value.isascii() or not value.isdigit():
+            raise InvalidSetting(
+                f'invalid value for parameter "{name}": a whole number from 0 is needed',
+                hint=f"SET {name} = 1000, or RESET {name}",
+            )
+        return int(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,10 +222,22 @@ def merged(line):
         yield connection
 
 
+@pytest.fixture(scope="session")
+def new_database(hub_server):
+    """Make an empty database and return how to reach it."""
+    return lambda name: databases(hub_server, (name,))[name]
+
+
+@pytest.fixture(scope="session")
+def running_proxy():
+    """Run a proxy: a context that gives how to refresh it and how to connect."""
+    return running
+
+
 @pytest.fixture
-def new_hub(hub_server):
+def new_hub(new_database):
     """Make an empty database for a hub and return how to reach it."""
-    return lambda: databases(hub_server, ("hub",))["hub"]
+    return lambda: new_database("hub")
 
 
 @pytest.fixture

@@ -221,3 +221,42 @@ def test_what_was_sent_is_on_the_ledger_when_the_proxy_is_killed(new_hub, owners
         assert disclosures(connection) == [("south", "shop.b.k", "north", "a.k", 2)]
         steps = connection.execute("SELECT owner, sqlstate FROM oar.steps ORDER BY step").fetchall()
         assert steps == [("south", "00000"), ("north", None)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("oar.max_keys", "many"), ("oar.max_keys", "-1"), ("oar.progress", "maybe")],
+)
+def test_a_setting_that_means_nothing_is_an_error(client, setting, value):
+    client.execute(f"SET {setting} = '{value}'")
+    with pytest.raises(psycopg.errors.InvalidParameterValue) as refused:
+        client.execute(JOIN)
+    assert setting in refused.value.diag.message_primary
+    client.execute(f"RESET {setting}")
+    assert client.execute(JOIN).fetchall() == ROWS
+
+
+def test_a_session_may_lower_the_number_of_keys(client):
+    client.execute("SET oar.max_keys = 1")
+    assert client.execute(JOIN).fetchall() == ROWS
+    steps = plan(client)["Steps"]
+    assert all("Actual Keys" not in step for step in steps)
+
+
+def test_progress_is_told_in_notices(client):
+    told = []
+    client.add_notice_handler(lambda diagnosis: told.append(diagnosis.message_primary))
+    client.execute(JOIN)
+    assert told == []
+    client.execute("SET oar.progress = on")
+    client.execute(JOIN)
+    assert told == [
+        "route relay: no owner holds all tables: 2 are needed (north, south)",
+        "asking owner south for b",
+        "owner south sent 2 rows",
+        "asking owner north for a with 2 keys",
+        "owner north sent 2 rows",
+    ]
+    client.execute("SET client_min_messages = warning")
+    client.execute(JOIN)
+    assert len(told) == 5
