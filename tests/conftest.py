@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import shutil
 import tempfile
@@ -10,8 +11,21 @@ from pathlib import Path
 
 import psycopg.conninfo
 import pytest
+import structlog
 from oar_proxy.hub.access import open_hub
 from oar_proxy.settings import HubSettings
+
+
+@pytest.fixture(autouse=True)
+def unconfigured_log():
+    """Commands that run in this process configure logging: undo it."""
+    yield
+    structlog.reset_defaults()
+    logging.getLogger().handlers = [
+        handler
+        for handler in logging.getLogger().handlers
+        if not isinstance(handler.formatter, structlog.stdlib.ProcessorFormatter)
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ _LEVELS: Final = {
 }
 
 
-class _Stderr(io.TextIOBase):
+class _Stderr(io.StringIO):
     """Standard error as it is when a line is written.
 
     A line that cannot be written (a closed pipe, a full disk) is lost: what it would have told
@@ -69,7 +69,6 @@ def configure(level: Level, output: Format) -> None:
         processors=[*shared, *finish],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
         logger_factory=structlog.WriteLoggerFactory(file=_Stderr()),
-        cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(_Stderr())
     handler.setFormatter(
