@@ -217,7 +217,8 @@ class Scan:
 
     ``columns`` may be empty: then only the number of rows matters. ``limit`` is a number of rows
     past which the adapter may stop (the cap plus one: whoever asks treats reaching it as a
-    failure, never as an answer).
+    failure, never as an answer). ``distinct``: each combination of values is needed once only, as
+    PostgreSQL tells values apart; an adapter may send it more often.
     """
 
     table: Table
@@ -225,6 +226,7 @@ class Scan:
     predicates: tuple[Predicate, ...] = ()
     key_filters: tuple[KeyFilter, ...] = ()
     limit: int | None = None
+    distinct: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def _step(
 ) -> dict[str, Any]:
     described: dict[str, Any] = {
         "Owner": step.owner,
-        "Reads": _published(plan, step.occurrence),
+        "Reads": ("keys of " if step.stage == "keys" else "") + _published(plan, step.occurrence),
         "SQL": report.sql if report else adapters[step.owner].render(_with_keys(step)),
         "Estimated Rows": round(step.estimate),
     }

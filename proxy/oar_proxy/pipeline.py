@@ -421,6 +421,7 @@ class Pipeline:
             gate=self._gate,
             notes=notes,
             max_keys=statement.state.count("oar.max_keys"),
+            full=statement.state.one_of("oar.reduction", ("forward", "full")) == "full",
         )
 
     async def _read_plan(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from oar_adapters.interface import (
     Adapter,
@@ -32,17 +32,25 @@ from oar_proxy.hub.planreading import Origin, Reading
 from oar_proxy.pushdown import Whole
 from oar_proxy.route import Route, RouteKind, route
 from oar_proxy.sqltree import preview_rows
-from oar_proxy.statement import FederatedStatement, Occurrence
+from oar_proxy.statement import FederatedStatement
 
 _DUPLICATES: Final = 10.0
 """Guessed rows for each value of a column that is no key; only orders steps."""
 
 
+Stage = Literal["rows", "keys"]
+"""What is asked for: the rows of an occurrence, or first only the keys it would pass on."""
+
+
 @dataclass(frozen=True, slots=True)
 class UsedEdge:
-    """Keys of ``sources`` go to one holder of the step's table, under the gate's verdict."""
+    """Keys of ``sources`` go to one holder of the step's table, under the gate's verdict.
+
+    ``stage`` says which step of the sources they are taken from.
+    """
 
     sources: tuple[Origin, ...]
+    stage: Stage
     column: str
     type: str
     edge: KeyEdge
@@ -65,11 +73,12 @@ class Step:
     estimate: float = 0.0
     kept: tuple[str, ...] = ()
     """Conditions on the scan that stay for the hub."""
+    stage: Stage = "rows"
 
     @property
-    def sources(self) -> frozenset[int]:
-        """Occurrences whose rows have to be there first."""
-        return frozenset(s.occurrence for edge in self.edges for s in edge.sources)
+    def sources(self) -> frozenset[tuple[int, Stage]]:
+        """Occurrences and stages whose answers have to be there first."""
+        return frozenset((s.occurrence, edge.stage) for edge in self.edges for s in edge.sources)
 
 
 @dataclass(frozen=True)
@@ -115,12 +124,18 @@ def make_plan(
     gate: Gate,
     notes: Sequence[str] = (),
     max_keys: int | None = None,
+    full: bool = False,
 ) -> Plan:
-    """Plan the steps. Without a ``reading`` of the planner every table is read unreduced."""
+    """Plan the steps. Without a ``reading`` of the planner every table is read unreduced.
+
+    ``full``: where the joins form a tree, no owner sends a row that joins with nothing; that
+    costs round trips and keys, which travel both ways.
+    """
     covered = cover_of(statement)
     planner = _Planner(statement, reading, adapters, gate, max_keys)
-    steps = planner.steps()
-    return Plan(statement, covered, _route(covered, steps), steps, notes=tuple(notes))
+    steps = planner.steps(full=full)
+    said = (*notes, *planner.notes)
+    return Plan(statement, covered, _route(covered, steps), steps, notes=said)
 
 
 def _route(covered: Cover[tuple[str, str]], steps: Sequence[Step]) -> Route:
@@ -134,6 +149,19 @@ def _route(covered: Cover[tuple[str, str]], steps: Sequence[Step]) -> Route:
     else:
         reason = f"{decided.reason}, and no key would reduce what another has to send"
     return Route(RouteKind.FAN_OUT, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What to ask an occurrence's holders for, in this order, with which edges.
+
+    ``keys`` are the columns asked for where only keys are.
+    """
+
+    occurrence: int
+    stage: Stage
+    edges: tuple[tuple[planreading.KeyEdge, Stage], ...]
+    keys: frozenset[str] = frozenset()
 
 
 class _Planner:
@@ -153,8 +181,9 @@ class _Planner:
         self.max_keys = max_keys
         self.estimates: dict[int, float] = {}
         self.filtered: set[int] = set()
+        self.notes: list[str] = []
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self, *, full: bool) -> tuple[Step, ...]:
         scanned = (
             sorted(self.reading.scans) if self.reading is not None else sorted(self.occurrences)
         )
@@ -162,12 +191,19 @@ class _Planner:
         for number in scanned:
             self.estimates[number] = self._estimate(number, conditions[number])
         limit = self._preview_limit(scanned)
-        chosen = self._order(scanned)
+        candidates = [
+            edge
+            for edge in (self.reading.edges if self.reading is not None else ())
+            if self._usable(edge)
+        ]
+        chosen = self._reduced_fully(scanned, candidates) if full else None
+        if chosen is None:
+            chosen = self._order(scanned, candidates)
         steps: list[Step] = []
-        for number, edges in chosen:
-            occurrence = self.occurrences[number]
+        for chosen_step in chosen:
+            occurrence = self.occurrences[chosen_step.occurrence]
             for holder in occurrence.table.holders:
-                step = self._step(occurrence, holder, conditions[number], edges, limit)
+                step = self._step(chosen_step, holder, conditions[chosen_step.occurrence], limit)
                 steps.append(replace(step, number=len(steps) + 1))
         return tuple(steps)
 
@@ -194,15 +230,12 @@ class _Planner:
 
     # --- order and direction ------------------------------------------------------------------
 
-    def _order(self, scanned: Sequence[int]) -> list[tuple[int, tuple[planreading.KeyEdge, ...]]]:
+    def _order(
+        self, scanned: Sequence[int], candidates: Sequence[planreading.KeyEdge]
+    ) -> list[_Chosen]:
         """Take the occurrence with the fewest expected rows next, reduced by those before it."""
-        candidates = [
-            edge
-            for edge in (self.reading.edges if self.reading is not None else ())
-            if self._usable(edge)
-        ]
         left = list(scanned)
-        ordered: list[tuple[int, tuple[planreading.KeyEdge, ...]]] = []
+        ordered: list[_Chosen] = []
         done: set[int] = set()
         while left:
             offers = [(*self._offer(number, candidates, done), number) for number in left]
@@ -212,10 +245,75 @@ class _Planner:
             self.estimates[number] = estimate
             if edges:
                 self.filtered.add(number)
-            ordered.append((number, edges))
+            ordered.append(_Chosen(number, "rows", tuple((edge, "rows") for edge in edges)))
             done.add(number)
             left.remove(number)
         return ordered
+
+    def _reduced_fully(
+        self, scanned: Sequence[int], candidates: Sequence[planreading.KeyEdge]
+    ) -> list[_Chosen] | None:
+        """Reduce a tree of joins from its leaves up and then down again (Yannakakis 1981).
+
+        On the way up only keys are asked for, on the way down rows: each occurrence's rows are
+        then looked up by its parent's rows and its children's keys. None where edges form a ring.
+        """
+        between: dict[tuple[int, int], list[planreading.KeyEdge]] = {}
+        for edge in candidates:
+            if len(edge.sources) == 1 and self._most_keys(edge) > 0:
+                pair = (edge.sources[0].occurrence, edge.target.occurrence)
+                between.setdefault(pair, []).append(edge)
+        neighbours: dict[int, set[int]] = {number: set() for number in scanned}
+        for source, target in between:
+            neighbours[source].add(target)
+            neighbours[target].add(source)
+        order = self._rooted(scanned, neighbours)
+        if order is None:
+            self.notes.append("not reduced in full: its joins form a ring")
+            return None
+        chosen: list[_Chosen] = []
+        asked_up: dict[int, list[tuple[planreading.KeyEdge, Stage]]] = {n: [] for n in scanned}
+        for number, parent in reversed(order):
+            upward = between.get((number, parent), []) if parent is not None else []
+            if upward and parent is not None:
+                chosen.append(
+                    _Chosen(
+                        number,
+                        "keys",
+                        tuple(asked_up[number]),
+                        frozenset(edge.sources[0].column for edge in upward),
+                    )
+                )
+                asked_up[parent] += [(edge, "keys") for edge in upward]
+        for number, parent in order:
+            downward = between.get((parent, number), []) if parent is not None else []
+            edges = (*((edge, "rows") for edge in downward), *asked_up[number])
+            chosen.append(_Chosen(number, "rows", edges))
+        return chosen
+
+    def _rooted(
+        self, scanned: Sequence[int], neighbours: Mapping[int, set[int]]
+    ) -> list[tuple[int, int | None]] | None:
+        """Each occurrence with its parent, parents first; None when the edges form a ring.
+
+        The root is the one with the most rows: it is asked once, when all others have their say.
+        """
+        order: list[tuple[int, int | None]] = []
+        seen: set[int] = set()
+        for root in sorted(scanned, key=lambda number: -self.estimates[number]):
+            if root in seen:
+                continue
+            seen.add(root)
+            waiting: list[tuple[int, int | None]] = [(root, None)]
+            while waiting:
+                number, parent = waiting.pop(0)
+                order.append((number, parent))
+                for other in sorted(neighbours[number] - {parent}):
+                    if other in seen:
+                        return None
+                    seen.add(other)
+                    waiting.append((other, number))
+        return order
 
     def _offer(
         self, number: int, candidates: Sequence[planreading.KeyEdge], done: set[int]
@@ -319,12 +417,12 @@ class _Planner:
 
     def _step(
         self,
-        occurrence: Occurrence,
+        chosen: _Chosen,
         holder: Holder,
         conditions: Sequence[tuple[str, Predicate | None]],
-        edges: Sequence[planreading.KeyEdge],
         preview: int | None,
     ) -> Step:
+        occurrence = self.occurrences[chosen.occurrence]
         adapter = self.adapters[holder.owner]
         sent: list[Predicate] = []
         kept: list[str] = []
@@ -335,13 +433,13 @@ class _Planner:
                 kept.append(text)
         used: list[UsedEdge] = []
         denied: list[tuple[KeyEdge, EdgeVerdict]] = []
-        for edge in edges:
+        for edge, stage in chosen.edges:
             if not self._looks_up(edge, holder):
                 continue
             gate_edge = self._gate_edge(edge, holder)
             verdict = self.gate.edge(gate_edge)
             if verdict.permitted:
-                used.append(self._used(edge, gate_edge, verdict))
+                used.append(self._used(edge, stage, gate_edge, verdict))
         used = _distinct(used)
         for edge in self.reading.edges if self.reading is not None else ():
             if edge.target.occurrence != occurrence.number or not self._usable(edge):
@@ -360,24 +458,30 @@ class _Planner:
             for source in edge.sources
             if source.occurrence == occurrence.number
         )
+        distinct = chosen.stage == "keys"
+        if distinct:
+            names = set(chosen.keys)
         columns: tuple[Column, ...] = tuple(c for c in holder.table.columns if c.name in names)
         return Step(
             number=0,
             occurrence=occurrence.number,
             owner=holder.owner,
-            scan=Scan(holder.table, columns, tuple(sent), (), limit),
+            scan=Scan(holder.table, columns, tuple(sent), (), limit, distinct),
             edges=tuple(used),
             denied=tuple(dict.fromkeys(denied)),
             estimate=self.estimates[occurrence.number],
             kept=tuple(kept),
+            stage=chosen.stage,
         )
 
     def _used(
-        self, edge: planreading.KeyEdge, gate_edge: KeyEdge, verdict: EdgeVerdict
+        self, edge: planreading.KeyEdge, stage: Stage, gate_edge: KeyEdge, verdict: EdgeVerdict
     ) -> UsedEdge:
         if self.max_keys is not None and self.max_keys < verdict.max_keys:
             verdict = replace(verdict, max_keys=self.max_keys, limit_rule="oar.max_keys")
-        return UsedEdge(edge.sources, edge.target.column, self._key_type(edge), gate_edge, verdict)
+        return UsedEdge(
+            edge.sources, stage, edge.target.column, self._key_type(edge), gate_edge, verdict
+        )
 
     def _preview_limit(self, scanned: Sequence[int]) -> int | None:
         """Rows that are enough for ``SELECT … FROM t LIMIT n``, which any n rows answer (R27)."""
@@ -389,7 +493,7 @@ class _Planner:
 
 
 def _distinct(edges: Sequence[UsedEdge]) -> list[UsedEdge]:
-    return list({(edge.sources, edge.column): edge for edge in edges}.values())
+    return list({(edge.sources, edge.stage, edge.column): edge for edge in edges}.values())
 
 
 def _column_type(table: PublishedTable, column: str) -> str | None:

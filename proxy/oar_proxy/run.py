@@ -179,9 +179,10 @@ class _Runner:
         for step in self.plan.steps:
             names = tuple(c.name for c in step.scan.columns)
             self.rows[step.number] = Rows(names, [[] for _ in names])
-            self.gathered.rows.setdefault(step.occurrence, []).append(self.rows[step.number])
+            if step.stage == "rows":
+                self.gathered.rows.setdefault(step.occurrence, []).append(self.rows[step.number])
         waiting = list(self.plan.steps)
-        unfinished = Counter(step.occurrence for step in waiting)
+        unfinished = Counter((step.occurrence, step.stage) for step in waiting)
         running: dict[asyncio.Task[None], Step] = {}
         async with asyncio.TaskGroup() as group:
             while waiting or running:
@@ -189,10 +190,11 @@ class _Runner:
                 waiting = [s for s in waiting if s not in ready]
                 started, skipped = await self._start(group, ready)
                 running.update(started)
-                unfinished.subtract(step.occurrence for step in skipped)
+                unfinished.subtract((step.occurrence, step.stage) for step in skipped)
                 if running and not skipped:
                     done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                    unfinished.subtract(running.pop(task).occurrence for task in done)
+                    ended = [running.pop(task) for task in done]
+                    unfinished.subtract((step.occurrence, step.stage) for step in ended)
 
     async def _start(
         self, group: asyncio.TaskGroup, ready: Sequence[Step]
@@ -260,7 +262,7 @@ class _Runner:
         counts: list[int] = []
         for source in used.sources:
             for step in self.plan.steps:
-                if step.occurrence != source.occurrence:
+                if (step.occurrence, step.stage) != (source.occurrence, used.stage):
                     continue
                 rows = self.rows[step.number]
                 index = rows.names.index(source.column)
@@ -479,4 +481,5 @@ def _asking(sending: _Sending) -> str:
     if sending.step is None:
         return f"asking owner {sending.owner} for the whole statement"
     carried = f" with {sum(sending.keys)} keys" if sending.keys else ""
-    return f"asking owner {sending.owner} for {sending.step.scan.table.name}{carried}"
+    what = "keys of " if sending.step.stage == "keys" else ""
+    return f"asking owner {sending.owner} for {what}{sending.step.scan.table.name}{carried}"

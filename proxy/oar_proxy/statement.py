@@ -40,6 +40,7 @@ _SETTINGS: Final = (
     "standard_conforming_strings",
     "oar.progress",
     "oar.max_keys",
+    "oar.reduction",
 )
 """Settings of the session that change what a statement means, or how it is run."""
 
@@ -66,6 +67,19 @@ class SessionState:
                 hint=f"SET {name} = on, or off",
             )
         return _BOOLEANS[value]
+
+    def one_of(self, name: str, values: Sequence[str]) -> str:
+        """Return an ``oar.…`` setting that is one of some words, the first unless set.
+
+        Raises as `enabled`.
+        """
+        value = self.settings.get(name, "").lower() or values[0]
+        if value not in values:
+            raise InvalidSetting(
+                f'invalid value for parameter "{name}": one of {", ".join(values)} is needed',
+                hint=f"SET {name} = '{values[0]}', or RESET {name}",
+            )
+        return value
 
     def count(self, name: str) -> int | None:
         """Return a number an ``oar.…`` setting holds, None when unset. Raises as `enabled`."""

@@ -141,6 +141,15 @@ def test_rows_are_the_same_with_binary_results_under_repeatable_read(line, merge
     assert Counter(map(repr, actual)) == Counter(map(repr, expected))
 
 
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_rows_are_the_same_when_reduced_in_full(line, merged, statement):
+    expected = merged.execute(on_merged(statement)).fetchall()
+    with psycopg.connect(line.dsn, autocommit=True) as client:
+        client.execute("SET oar.reduction = 'full'")
+        actual = client.execute(statement).fetchall()
+    assert Counter(map(repr, actual)) == Counter(map(repr, expected))
+
+
 def test_an_order_is_kept(client, merged):
     statement = (
         "SELECT v, a.id FROM a JOIN d ON true ORDER BY v DESC NULLS LAST, a.id, name LIMIT 7"

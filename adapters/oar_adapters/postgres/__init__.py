@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import asyncpg
 import sqlglot
@@ -325,7 +325,7 @@ class PostgresSnapshot:
         while True:
             with _translated("running a query"):
                 rows = await cursor.fetch(BATCH_ROWS, timeout=_left(self._deadline))
-            if first and len(rows) == BATCH_ROWS and isinstance(asked, Scan) and not keys:
+            if first and len(rows) == BATCH_ROWS and _in_blocks(asked):
                 blocks = await self._blocks(asked, text)
                 if blocks:
                     async for batch in self._packed(asked, blocks):
@@ -376,6 +376,10 @@ class PostgresSnapshot:
     async def _count(self, text: str, keys: Sequence[Sequence[bytes]]) -> int:
         cell = await self._connection.fetchval(text, *keys, timeout=_left(self._deadline))
         return int.from_bytes(cell, "big")
+
+
+def _in_blocks(asked: Query) -> TypeGuard[Scan]:
+    return isinstance(asked, Scan) and not asked.key_filters and not asked.distinct
 
 
 def _leaf_agreement(column: Column, leaf: Leaf) -> Agreement:

@@ -11,6 +11,7 @@ from typing import Final
 
 from oar_adapters.interface import (
     BINARY_TYPES,
+    Agreement,
     And,
     Column,
     Comparison,
@@ -152,10 +153,16 @@ def scan(query: Scan) -> str:
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
     cells = [cell_of(value_of(column), column.type) for column in query.columns]
-    body = f"SELECT {', '.join(cells)} FROM {relation(query.table)}{where}{limit}"
+    body = f"SELECT {once(query)}{', '.join(cells)} FROM {relation(query.table)}{where}{limit}"
     if cells:
         return body
     return f"SELECT pg_catalog.count(*) FROM ({body}) AS q"
+
+
+def once(query: Scan) -> str:
+    """Write DISTINCT where the owner tells apart all that PostgreSQL would."""
+    exact = all(column.equality is Agreement.EXACT for column in query.columns)
+    return "DISTINCT " if query.distinct and query.columns and exact else ""
 
 
 def packed_scan(query: Scan, first_block: int, last_block: int | None) -> str:

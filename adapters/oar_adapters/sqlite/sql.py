@@ -111,7 +111,10 @@ def scan(query: Scan, settled: Settled, parameters: Parameters) -> str:
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
     source = f"main.{quoted(query.table.source_name)} AS {ALIAS}"
-    body = f"SELECT {', '.join(names) or '1'} FROM {source}{where}{limit}"
+    # A collation that takes case twins for one would keep only one of them.
+    exact = all(column.equality is Agreement.EXACT for column in query.columns)
+    once = "DISTINCT " if query.distinct and names and exact else ""
+    body = f"SELECT {once}{', '.join(names) or '1'} FROM {source}{where}{limit}"
     return body if names else f"SELECT count(*) FROM ({body})"
 
 

@@ -95,8 +95,11 @@ def read(explained: Sequence[Mapping[str, Any]], subquery_columns: SubqueryColum
     reader = _PlanReader(subquery_columns)
     root = explained[0]["Plan"]
     reader.collect(root, mixed=False)
-    edges = dict.fromkeys((*reader.join_edges(root), *reader.correlation_edges()))
-    return Reading({k: tuple(v) for k, v in reader.conditions.items()}, tuple(edges))
+    found = dict.fromkeys((*reader.join_edges(root), *reader.correlation_edges()))
+    # Scanned twice, an occurrence may lose only what both scans leave out: that is not known.
+    twice = reader.repeated
+    scans = {k: () if k in twice else tuple(v) for k, v in reader.conditions.items()}
+    return Reading(scans, tuple(edge for edge in found if edge.target.occurrence not in twice))
 
 
 class _PlanReader:
@@ -104,11 +107,14 @@ class _PlanReader:
         self.subquery_columns = subquery_columns
         self.conditions: dict[int, list[str]] = {}
         self.mixed: set[int] = set()
+        self.repeated: set[int] = set()
 
     def collect(self, node: Node, *, mixed: bool) -> None:
         mixed = mixed or node["Node Type"] in _MIXING
         occurrence = _occurrence(node)
         if occurrence is not None:
+            if occurrence in self.conditions:
+                self.repeated.add(occurrence)
             filters = sqltree.conjuncts(node["Filter"]) if "Filter" in node else []
             self.conditions.setdefault(occurrence, []).extend(filters)
             if mixed:

@@ -1,0 +1,74 @@
+"""With ``oar.reduction = 'full'`` no owner sends a row that joins with nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+TREES = {
+    "two tables": "SELECT a.id, b.w FROM shop.a JOIN shop.b ON a.k = b.k",
+    "chain": "SELECT a.id, c.u FROM shop.a JOIN shop.b ON b.id = a.id JOIN shop.c ON c.k = b.k",
+    "star": "SELECT b.id FROM shop.b JOIN shop.a ON a.id = b.id JOIN shop.d ON d.id = b.k "
+    "JOIN shop.c ON c.id = b.id",
+    "split": "SELECT c.u, split.t FROM shop.c JOIN shop.split USING (k)",
+    "semi-join": "SELECT id FROM shop.a WHERE k IN (SELECT k FROM shop.b WHERE s = 'p')",
+    "outer join": "SELECT a.id, b.w FROM shop.a LEFT JOIN shop.b ON a.k = b.k",
+    "nobody matches": "SELECT a.id FROM shop.a JOIN shop.empty e ON e.k = a.k JOIN shop.b ON b.id = a.id",
+}
+
+
+def steps(client, statement):
+    document = client.execute(f"EXPLAIN (ANALYZE, FORMAT json) {statement}").fetchone()[0]
+    return document[0]["Plan"]["Steps"]
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_only_rows_that_take_part_leave(client, merged, name):
+    client.execute("SET oar.reduction = 'full'")
+    statement = TREES[name]
+    sent = sum(s["Actual Rows"] for s in steps(client, statement) if "keys" not in s["Reads"])
+    assert sent == taking_part(merged, name)
+    client.execute("SET oar.reduction = 'forward'")
+    forward = sum(s["Actual Rows"] for s in steps(client, statement))
+    assert sent <= forward
+
+
+def taking_part(merged, name):
+    """Distinct rows of each table that are in the join, counted where all tables are together."""
+    counts = {
+        "two tables": ["SELECT count(DISTINCT a.id), count(DISTINCT b.id) FROM a JOIN b ON a.k = b.k"],
+        "chain": ["SELECT count(DISTINCT a.id), count(DISTINCT b.id), count(DISTINCT c.id) FROM a "
+                  "JOIN b ON b.id = a.id JOIN c ON c.k = b.k"],
+        "star": ["SELECT count(DISTINCT a.id), count(DISTINCT b.id), count(DISTINCT c.id), "
+                 "count(DISTINCT d.id) FROM b JOIN a ON a.id = b.id JOIN d ON d.id = b.k JOIN c "
+                 "ON c.id = b.id"],
+        "split": ["SELECT count(DISTINCT c.id), count(DISTINCT split.id) FROM c JOIN split USING (k)"],
+        "semi-join": ["SELECT count(DISTINCT a.id), count(DISTINCT b.id) FROM a JOIN b USING (k) "
+                      "WHERE s = 'p'"],
+        "outer join": ["SELECT count(*) FROM a", "SELECT count(*) FROM b WHERE k IN (SELECT k FROM a)"],
+        "nobody matches": ["SELECT 0"],
+    }  # fmt: skip
+    return sum(sum(merged.execute(query).fetchone()) for query in counts[name])
+
+
+def test_keys_come_before_rows_and_are_on_the_ledger(client):
+    client.execute("SET oar.reduction = 'full'")
+    asked = [(s["Owner"], s["Reads"]) for s in steps(client, TREES["two tables"])]
+    assert asked == [
+        ("south", "keys of shop.b"),
+        ("north", "shop.a"),
+        ("south", "shop.b"),
+    ]
+    edges = client.execute(
+        "SELECT from_column, to_column, keys FROM oar.disclosures ORDER BY step DESC LIMIT 2"
+    ).fetchall()
+    assert edges == [("shop.a.k", "b.k", 3), ("shop.b.k", "a.k", 4)]
+
+
+def test_a_ring_of_joins_falls_back(client):
+    client.execute("SET oar.reduction = 'full'")
+    ring = (
+        "SELECT count(*) FROM shop.a JOIN shop.b ON a.k = b.k JOIN shop.c ON c.id = b.id "
+        "AND c.k = a.id"
+    )
+    plan = client.execute(f"EXPLAIN (FORMAT json) {ring}").fetchone()[0][0]["Plan"]
+    assert plan["Notes"] == ["not reduced in full: its joins form a ring"]
