@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import pwd
 import secrets
 import shutil
+import subprocess
 import tempfile
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg.conninfo
 import pytest
 import structlog
+from oar_proxy.app import open_application
 from oar_proxy.hub.access import open_hub
+from oar_proxy.hub.users import add_user
 from oar_proxy.settings import HubSettings
 
 
@@ -56,3 +63,100 @@ def hub(hub_server):
         runner.run(context.__aexit__(None, None, None))
     with psycopg.connect(hub_server.conninfo, autocommit=True) as connection:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def new_database(hub_server):
+    """Make an empty database on the shared server and return how to reach it."""
+
+    def make(name):
+        database = f"{name}_{secrets.token_hex(4)}"
+        with psycopg.connect(hub_server.conninfo, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {database}")
+        return psycopg.conninfo.make_conninfo(hub_server.conninfo, dbname=database)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def icu_server(tmp_path_factory):
+    """Another PostgreSQL, whose databases order text as en-US does; its admin's conninfo."""
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not installed:
+        pytest.skip("no PostgreSQL with ICU is installed (the embedded one has none)")
+    programs = installed[-1].parent
+    directory = Path(tempfile.mkdtemp(prefix="oar-icu-"))
+    account = {}
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        os.chown(directory, nobody.pw_uid, nobody.pw_gid)
+        account = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+    def run(program, *arguments):
+        command = [programs / program, "-D", directory / "data", *arguments]
+        subprocess.run(command, check=True, cwd="/", stdout=subprocess.DEVNULL, **account)
+
+    run("initdb", "-U", "admin", "--auth=trust", "--encoding=UTF8", "--no-sync",
+        "--locale-provider=icu", "--icu-locale=en-US", "--locale=C.UTF-8")  # fmt: skip
+    run("pg_ctl", "-w", "-l", directory / "log",
+        "-o", f"-c listen_addresses='' -c fsync=off -k {directory}", "start")  # fmt: skip
+    yield psycopg.conninfo.make_conninfo(host=str(directory), user="admin", dbname="postgres")
+    run("pg_ctl", "-w", "-m", "immediate", "stop")
+    shutil.rmtree(directory)
+
+
+@contextmanager
+def running(settings):
+    """Run an application in a thread of its own, as a process of its own would."""
+    ready: list = []
+    started, stop = threading.Event(), None
+
+    async def serve():
+        nonlocal stop
+        stop = asyncio.Event()
+        async with open_application(settings) as application:
+            async with application.hub.admin.connection() as connection:
+                name = f"client_{secrets.token_hex(4)}"
+                await add_user(connection, name, "secret")
+            ready.append((application, name, asyncio.get_running_loop()))
+            started.set()
+            await stop.wait()
+
+    failure: list = []
+
+    def run():
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    started.wait(60)
+    if failure:
+        thread.join()
+        raise failure[0]
+    application, name, loop = ready[0]
+
+    def refresh():
+        return asyncio.run_coroutine_threadsafe(application.refresh(), loop).result(60)
+
+    try:
+        yield (
+            refresh,
+            f"host=127.0.0.1 port={application.port} user={name} password=secret "
+            f"dbname={application.hub.database}",
+        )
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(60)
+        if failure:
+            raise failure[0]
+
+
+@pytest.fixture(scope="session")
+def running_proxy():
+    """Run a proxy: a context that gives how to refresh it and how to connect."""
+    return running

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import secrets
-import shutil
-import subprocess
-import tempfile
-from pathlib import Path
 from urllib.parse import quote
 
 import psycopg
@@ -56,33 +50,6 @@ def postgres_owner(hub_server):
     name, conninfo, url = _owner_database(hub_server.conninfo)
     yield conninfo, url
     _drop(hub_server.conninfo, name)
-
-
-@pytest.fixture(scope="session")
-def icu_server(tmp_path_factory):
-    """Another PostgreSQL, whose databases order text as en-US does; its admin's conninfo."""
-    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not installed:
-        pytest.skip("no PostgreSQL with ICU is installed (the embedded one has none)")
-    programs = installed[-1].parent
-    directory = Path(tempfile.mkdtemp(prefix="oar-icu-"))
-    account = {}
-    if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        os.chown(directory, nobody.pw_uid, nobody.pw_gid)
-        account = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-
-    def run(program, *arguments):
-        command = [programs / program, "-D", directory / "data", *arguments]
-        subprocess.run(command, check=True, cwd="/", stdout=subprocess.DEVNULL, **account)
-
-    run("initdb", "-U", "admin", "--auth=trust", "--encoding=UTF8", "--no-sync",
-        "--locale-provider=icu", "--icu-locale=en-US", "--locale=C.UTF-8")  # fmt: skip
-    run("pg_ctl", "-w", "-l", directory / "log",
-        "-o", f"-c listen_addresses='' -c fsync=off -k {directory}", "start")  # fmt: skip
-    yield psycopg.conninfo.make_conninfo(host=str(directory), user="admin", dbname="postgres")
-    run("pg_ctl", "-w", "-m", "immediate", "stop")
-    shutil.rmtree(directory)
 
 
 @pytest.fixture(scope="module")

@@ -7,18 +7,13 @@ north's, ``b`` south's, ``c`` west's; the rows of ``split`` are north's and sout
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import sqlite3
-import threading
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
 import psycopg.conninfo
 import pytest
-from oar_proxy.app import open_application
-from oar_proxy.hub.users import add_user
 from oar_proxy.settings import HubSettings, Limits, Listen, OwnerSettings, Settings
 
 TABLES = {
@@ -43,16 +38,6 @@ class Line:
     merged: str
     hub: str
     settings: Settings
-
-
-def databases(server, names):
-    made = {}
-    with psycopg.connect(server.conninfo, autocommit=True) as connection:
-        for name in names:
-            database = f"{name}_{secrets.token_hex(4)}"
-            connection.execute(f"CREATE DATABASE {database}")
-            made[name] = psycopg.conninfo.make_conninfo(server.conninfo, dbname=database)
-    return made
 
 
 def owner_url(server, dsn):
@@ -88,10 +73,10 @@ class Owners:
 
     ALLOW = "version: 1\nkey_disclosure:\n  - {column: '*', to: ['*'], max_keys: 1000}\n"
 
-    def __init__(self, server, directory):
+    def __init__(self, server, directory, new_database):
         self.server = server
         self.directory = directory
-        made = databases(server, ("north", "west", "merged"))
+        made = {name: new_database(name) for name in ("north", "west", "merged")}
         self.merged = made["merged"]
         with psycopg.connect(made["merged"]) as connection:
             fill(connection, TABLES)
@@ -129,69 +114,18 @@ class Owners:
         )
 
 
-@contextmanager
-def running(settings):
-    """Run an application in a thread of its own, as a process of its own would."""
-    ready: list = []
-    started, stop = threading.Event(), None
-
-    async def serve():
-        nonlocal stop
-        stop = asyncio.Event()
-        async with open_application(settings) as application:
-            async with application.hub.admin.connection() as connection:
-                name = f"client_{secrets.token_hex(4)}"
-                await add_user(connection, name, "secret")
-            ready.append((application, name, asyncio.get_running_loop()))
-            started.set()
-            await stop.wait()
-
-    failure: list = []
-
-    def run():
-        try:
-            asyncio.run(serve())
-        except BaseException as error:
-            failure.append(error)
-        finally:
-            started.set()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    started.wait(60)
-    if failure:
-        thread.join()
-        raise failure[0]
-    application, name, loop = ready[0]
-
-    def refresh():
-        return asyncio.run_coroutine_threadsafe(application.refresh(), loop).result(60)
-
-    try:
-        yield (
-            refresh,
-            f"host=127.0.0.1 port={application.port} user={name} password=secret "
-            f"dbname={application.hub.database}",
-        )
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(60)
-        if failure:
-            raise failure[0]
-
-
 @pytest.fixture(scope="session")
-def owners(hub_server, tmp_path_factory):
+def owners(hub_server, new_database, tmp_path_factory):
     directory = tmp_path_factory.mktemp("owners")
-    return Owners(hub_server, directory)
+    return Owners(hub_server, directory, new_database)
 
 
 @pytest.fixture(scope="session")
-def line(hub_server, owners):
+def line(owners, new_database, running_proxy):
     """A proxy whose owners allow every key edge."""
-    hub = databases(hub_server, ("hub",))["hub"]
+    hub = new_database("hub")
     settings = owners.settings(hub, dict.fromkeys(owners.urls, owners.ALLOW))
-    with running(settings) as (refresh, dsn):
+    with running_proxy(settings) as (refresh, dsn):
         with psycopg.connect(hub, autocommit=True) as connection:
             connection.execute("CREATE TABLE public.hub_table (id int primary key, k bigint)")
             connection.execute("INSERT INTO public.hub_table VALUES (1, 10), (2, 60), (3, 99)")
@@ -222,18 +156,6 @@ def merged(line):
         yield connection
 
 
-@pytest.fixture(scope="session")
-def new_database(hub_server):
-    """Make an empty database and return how to reach it."""
-    return lambda name: databases(hub_server, (name,))[name]
-
-
-@pytest.fixture(scope="session")
-def running_proxy():
-    """Run a proxy: a context that gives how to refresh it and how to connect."""
-    return running
-
-
 @pytest.fixture
 def new_hub(new_database):
     """Make an empty database for a hub and return how to reach it."""
@@ -241,12 +163,12 @@ def new_hub(new_database):
 
 
 @pytest.fixture
-def proxy(new_hub, owners):
+def proxy(new_hub, owners, running_proxy):
     """Make a proxy with these policies and connect to it."""
     opened = []
 
     def open_proxy(policies, limits=None):
-        context = running(owners.settings(new_hub(), policies, limits))
+        context = running_proxy(owners.settings(new_hub(), policies, limits))
         _, dsn = context.__enter__()
         connection = psycopg.connect(dsn, autocommit=True)
         opened.append((context, connection))
