@@ -164,7 +164,9 @@ def _array(type_name: str, chunks: Sequence[Sequence[Cell]], binder: _Binder) ->
             detail="limit of the hub; nothing partial is returned",
             hint="select fewer rows",
         )
-    return f"{binder.bind(Parameter(_ELEMENTS[element][1], 1, value))}::{element}[]"
+    # SQL's plain ``character`` is ``character(1)``, and would cut every value short.
+    spelled = "bpchar" if element == "character" else element
+    return f"{binder.bind(Parameter(_ELEMENTS[element][1], 1, value))}::{spelled}[]"
 
 
 def _typed(expression: str, type_name: str) -> str:

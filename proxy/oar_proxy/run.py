@@ -270,9 +270,10 @@ class _Runner:
                 cells: dict[Cell, None] = {}
                 for chunk in rows.columns[index]:
                     cells.update(dict.fromkeys(chunk))
-                cells.pop(None, None)
-                counts.append(len(cells))
-                keys.update(dict.fromkeys(_widen(filter(None, cells), source_type, used.type)))
+                # NULL goes; an empty string is a key.
+                held = [cell for cell in cells if cell is not None]
+                counts.append(len(held))
+                keys.update(dict.fromkeys(_widen(held, source_type, used.type)))
         return tuple(keys), tuple(counts)
 
     # --- one query ----------------------------------------------------------------------------
