@@ -318,7 +318,7 @@ class Capabilities:
 
     ``statements`` is false where statements never go whole. ``functions`` and ``aggregates`` are
     PostgreSQL's names; ``text_order`` says that ORDER BY, min, max and ranges on text follow the
-    order of UTF-8 bytes (the hub's ``C.UTF-8``).
+    order of UTF-8 bytes (the hub's ``C.UTF-8``). ``snapshots`` is how many it holds at once.
     """
 
     dialect: str
@@ -326,6 +326,7 @@ class Capabilities:
     functions: frozenset[str] = frozenset()
     aggregates: frozenset[str] = frozenset()
     text_order: bool = False
+    snapshots: int = 4
 
 
 class OwnerErrorKind(enum.Enum):

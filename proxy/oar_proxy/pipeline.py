@@ -40,7 +40,7 @@ from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
 from oar_proxy.plan import Plan
 from oar_proxy.pushdown import Whole, whole_statement
 from oar_proxy.question import Question
-from oar_proxy.run import Gathered, run
+from oar_proxy.run import Gathered, OwnerSlots, run
 from oar_proxy.settings import Limits
 from oar_proxy.sqltree import Edit, ast, quote_identifier, quote_literal
 from oar_proxy.statement import (
@@ -102,6 +102,7 @@ class Pipeline:
         limits: Limits,
     ) -> None:
         self._adapters = adapters
+        self._slots = OwnerSlots(adapters)
         self._gate = gate
         self._ledger = ledger
         self._planner = planner
@@ -110,15 +111,20 @@ class Pipeline:
         self._readings: OrderedDict[tuple[object, ...], Reading | str] = OrderedDict()
         self._views: set[bytes] = set()
         self._words: frozenset[bytes] = _ALWAYS_OURS
+        self._all_suspect = False
         self.catalog = Catalog()
 
     def publish(self, catalog: Catalog, views: Sequence[str]) -> None:
         """Put another catalog in force; the hub's ``views`` may use published tables."""
         words: set[bytes] = set(_ALWAYS_OURS)
+        wordless = False
         for name in (*(table for _, table in catalog.tables), *views):
             found = _WORDS.findall(name.encode())
-            words.add(found[0].lower() if found else name.encode())
+            words.update(word.lower() for word in found[:1])
+            wordless = wordless or not found
         self._words = frozenset(words)
+        # A name without a letter, such as "2024", is no word of the text: then all are suspect.
+        self._all_suspect = wordless
         self.catalog = catalog
 
     # --- what a session asks --------------------------------------------------------------------
@@ -126,7 +132,7 @@ class Pipeline:
     def suspect(self, text: bytes) -> bool:
         """See `Federation.suspect`: a published name, one of ours, an escape that may hide one."""
         lowered = text.lower()
-        if b"oar:" in lowered or b"u&" in lowered:
+        if self._all_suspect or b"oar:" in lowered or b"u&" in lowered:
             return True
         words = _WORDS.findall(lowered)
         return not (self._words.isdisjoint(words) and self._views.isdisjoint(words))
@@ -489,6 +495,7 @@ class Pipeline:
             gathered = await run(
                 plan,
                 ask,
+                slots=self._slots,
                 adapters=self._adapters,
                 gate=self._gate,
                 limits=self._limits,

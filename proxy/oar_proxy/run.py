@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -96,10 +96,34 @@ class Gathered:
         return Rows(parts[0].names, columns, sum(part.count for part in parts))
 
 
+class OwnerSlots:
+    """Places for statements at owners, as many as an owner's adapter holds snapshots.
+
+    A statement takes its places at all its owners before it opens a snapshot, in the order of
+    their names: two statements that each wait for what the other holds would wait for ever.
+    """
+
+    def __init__(self, adapters: Mapping[str, Adapter]) -> None:
+        self._adapters = adapters
+        self._places: dict[str, asyncio.Semaphore] = {}
+
+    @asynccontextmanager
+    async def hold(self, owners: Iterable[str]) -> AsyncIterator[None]:
+        """Hold one place at each of some owners."""
+        async with AsyncExitStack() as stack:
+            for owner in sorted(set(owners)):
+                if owner not in self._places:
+                    size = self._adapters[owner].capabilities.snapshots
+                    self._places[owner] = asyncio.Semaphore(size)
+                await stack.enter_async_context(self._places[owner])
+            yield
+
+
 async def run(
     plan: Plan,
     ask: Ask,
     *,
+    slots: OwnerSlots,
     adapters: Mapping[str, Adapter],
     gate: Gate,
     limits: Limits,
@@ -111,7 +135,7 @@ async def run(
 
     Outcomes of steps that are not on the ledger yet are left in ``finished``, also on failure.
     """
-    runner = _Runner(plan, adapters, gate, ask, limits, seconds, progress, finished)
+    runner = _Runner(plan, slots, adapters, gate, ask, limits, seconds, progress, finished)
     try:
         async with asyncio.timeout(seconds):
             return await runner.run()
@@ -126,6 +150,7 @@ async def run(
 @dataclass
 class _Runner:
     plan: Plan
+    slots: OwnerSlots
     adapters: Mapping[str, Adapter]
     gate: Gate
     ask: Ask
@@ -139,7 +164,7 @@ class _Runner:
 
     async def run(self) -> Gathered:
         try:
-            async with AsyncExitStack() as stack:
+            async with self.slots.hold(self._owners()), AsyncExitStack() as stack:
                 self.sessions = _Sessions(stack, self.adapters, self.gate, self.seconds)
                 if self.plan.whole is not None:
                     await self._run_whole()
@@ -148,6 +173,11 @@ class _Runner:
         except BaseExceptionGroup as failures:
             raise _first(failures) from failures
         return self.gathered
+
+    def _owners(self) -> set[str]:
+        if self.plan.whole is not None:
+            return {self.plan.whole.owner}
+        return {step.owner for step in self.plan.steps}
 
     async def _authorize(self, wave: Sequence[gates.Step]) -> list[Authorized]:
         """Pass the gate; what finished meanwhile goes on the ledger in the same write."""

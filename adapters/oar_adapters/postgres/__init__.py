@@ -196,13 +196,14 @@ class PostgresAdapter:
         """What whole statements agree on: nothing until :meth:`schema` has read the database."""
         owner = self._database
         if owner is None:
-            return Capabilities("postgres")
+            return Capabilities("postgres", snapshots=self._pool_size)
         return Capabilities(
             "postgres",
             statements=True,
             functions=owner.functions if owner.unicode else owner.functions - _CHARACTERS,
             aggregates=AGGREGATES,
             text_order=owner.bytewise and owner.unicode,
+            snapshots=self._pool_size,
         )
 
     async def schema(self) -> OwnerSchema:

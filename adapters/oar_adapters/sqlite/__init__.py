@@ -120,6 +120,7 @@ class SqliteAdapter:
     def __init__(self, path: Path, *, naming: catalog.Naming, pool_size: int) -> None:
         self._path = path
         self._naming = naming
+        self._pool_size = pool_size
         self._free = asyncio.Semaphore(pool_size)
         self._threads = ThreadPoolExecutor(pool_size, thread_name_prefix="oar-sqlite")
         self._open: set[_Session] = set()
@@ -130,12 +131,13 @@ class SqliteAdapter:
     def capabilities(self) -> Capabilities:
         """What whole statements agree on: nothing until :meth:`schema` has read the file."""
         if self._found is None:
-            return Capabilities("sqlite")
+            return Capabilities("sqlite", snapshots=self._pool_size)
         return Capabilities(
             "sqlite",
             statements=True,
             aggregates=whole.AGGREGATES,
             text_order=self._found.unicode,
+            snapshots=self._pool_size,
         )
 
     async def schema(self) -> OwnerSchema:
