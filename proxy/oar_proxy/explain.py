@@ -86,6 +86,8 @@ def _step(
         ]
     if step.kept:
         described["Kept For The Hub"] = [_plain(text, step) for text in step.kept]
+    if step.unreduced:
+        described["Not Reduced"] = list(step.unreduced)
     _add_report(described, report)
     return described
 
@@ -145,6 +147,7 @@ def _format(described: Mapping[str, Any]) -> list[str]:
             )
         for key in step.get("Denied", ()):
             out.append(f"    Denied: {key['From']} -> {key['To']} (rule {key['Rule']})")
+        out.extend(f"    Not reduced on {reason}" for reason in step.get("Not Reduced", ()))
         for text in step.get("Kept For The Hub", ()):
             out.append(f"    Kept for the hub: {text}")
         if "Estimated Rows" in step:

@@ -73,6 +73,8 @@ class Step:
     estimate: float = 0.0
     kept: tuple[str, ...] = ()
     """Conditions on the scan that stay for the hub."""
+    unreduced: tuple[str, ...] = ()
+    """Reductions that are not made, with the rule that forbids each."""
     stage: Stage = "rows"
 
     @property
@@ -471,8 +473,24 @@ class _Planner:
             denied=tuple(dict.fromkeys(denied)),
             estimate=self.estimates[occurrence.number],
             kept=tuple(kept),
+            unreduced=self._unreduced(occurrence.number),
             stage=chosen.stage,
         )
+
+    def _unreduced(self, number: int) -> tuple[str, ...]:
+        if self.reading is None:
+            return ()
+        said = [
+            f"{u.target.column}: {u.reason}"
+            for u in self.reading.unreduced
+            if u.target.occurrence == number
+        ]
+        for edge in self.reading.edges:
+            if edge.target.occurrence == number and not self._usable(edge):
+                said.append(
+                    f"{edge.target.column}: keys of these types do not compare as such (R39)"
+                )
+        return tuple(dict.fromkeys(said))
 
     def _used(
         self, edge: planreading.KeyEdge, stage: Stage, gate_edge: KeyEdge, verdict: EdgeVerdict

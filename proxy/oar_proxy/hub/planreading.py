@@ -74,12 +74,42 @@ class KeyEdge:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreduced:
+    """``target`` is not reduced by what it is joined with; ``reason`` names the rule."""
+
+    target: Origin
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """``scans`` maps each scanned occurrence to its conditions, as EXPLAIN prints them."""
 
     scans: Mapping[int, tuple[str, ...]]
     edges: tuple[KeyEdge, ...]
+    unreduced: tuple[Unreduced, ...] = ()
 
+
+_KEEPS = {
+    "Left": "an outer join keeps its rows without a partner (R2)",
+    "Right": "an outer join keeps its rows without a partner (R2)",
+    "Full": "a full join keeps its rows without a partner (R3)",
+    "Anti": "the rows without a partner are the answer (R17)",
+    "Right Anti": "the rows without a partner are the answer (R17)",
+}
+"""Why an input of a join has to come whole."""
+
+_STOPS = {
+    "Aggregate": "an aggregate below the join sees all its rows (R22)",
+    "Group": "an aggregate below the join sees all its rows (R22)",
+    "WindowAgg": "a window function below the join sees all its rows (R25)",
+    "Unique": "DISTINCT ON below the join sees all its rows (R26)",
+    "Limit": "a LIMIT below the join sees all its rows (R27)",
+    "SetOp": "a set operation below the join sees all its rows (R28)",
+    "CTE Scan": "it is read through a CTE that is evaluated once (R29)",
+    "Recursive Union": "it is read in a recursive query (R29)",
+}
+"""Why a condition on a join's input does not reach the scans below a node."""
 
 SubqueryColumns = Callable[[str, frozenset[int]], Sequence[str] | None]
 """Given a subquery's alias and the occurrences below it, its column names in order (or None)."""
@@ -99,7 +129,10 @@ def read(explained: Sequence[Mapping[str, Any]], subquery_columns: SubqueryColum
     # Scanned twice, an occurrence may lose only what both scans leave out: that is not known.
     twice = reader.repeated
     scans = {k: () if k in twice else tuple(v) for k, v in reader.conditions.items()}
-    return Reading(scans, tuple(edge for edge in found if edge.target.occurrence not in twice))
+    edges = tuple(edge for edge in found if edge.target.occurrence not in twice)
+    reduced = {edge.target for edge in edges}
+    unreduced = dict.fromkeys(u for u in reader.unreduced if u.target not in reduced)
+    return Reading(scans, edges, tuple(unreduced))
 
 
 class _PlanReader:
@@ -108,6 +141,7 @@ class _PlanReader:
         self.conditions: dict[int, list[str]] = {}
         self.mixed: set[int] = set()
         self.repeated: set[int] = set()
+        self.unreduced: list[Unreduced] = []
 
     def collect(self, node: Node, *, mixed: bool) -> None:
         mixed = mixed or node["Node Type"] in _MIXING
@@ -135,9 +169,11 @@ class _PlanReader:
         sides = _REDUCIBLE.get(join["Join Type"], ())
         for left, right in _equalities(join):
             for near, far in ((left, right), (right, left)):
-                for side in sides:
-                    other = "Inner" if side == "Outer" else "Outer"
+                for side, other in (("Outer", "Inner"), ("Inner", "Outer")):
                     if not _produces(inputs[side], near) or not _produces(inputs[other], far):
+                        continue
+                    if side not in sides:
+                        self._not_reduced(near, _KEEPS.get(join["Join Type"]))
                         continue
                     sources = self.origins(inputs[other], far)
                     if sources is None:
@@ -222,12 +258,19 @@ class _PlanReader:
                 if _produces(inputs[side], reference)
             ]
         # Everything else (Limit, Unique, SetOp, CTE Scan, ProjectSet …) looks at sets of rows.
+        if not below:
+            self._not_reduced(reference, _STOPS.get(kind))
         return [
             origin
             for child, inner in below
             if _produces(child, inner)
             for origin in self.reach(child, inner)
         ]
+
+    def _not_reduced(self, reference: Reference, reason: str | None) -> None:
+        occurrence = _marked(reference)
+        if occurrence is not None and reason is not None:
+            self.unreduced.append(Unreduced(Origin(occurrence, reference[1]), reason))
 
     def _arms(self, node: Node, reference: Reference) -> list[tuple[Node, Reference]] | None:
         """The same output position in each arm, when every arm has a plain column there."""

@@ -1,0 +1,84 @@
+"""What EXPLAIN says: owners, SQL, keys, what stays for the hub, and what is not reduced and why."""
+
+from __future__ import annotations
+
+import pytest
+
+KEPT_WHOLE = {
+    "SELECT a.id FROM shop.a LEFT JOIN shop.b ON a.k = b.k": ("a", "k: an outer join keeps its rows without a partner (R2)"),
+    "SELECT a.id FROM shop.a FULL JOIN shop.b ON a.k = b.k": ("b", "k: a full join keeps its rows without a partner (R3)"),
+    "SELECT id FROM shop.a WHERE NOT EXISTS (SELECT FROM shop.b WHERE b.k = a.k)": ("a", "k: the rows without a partner are the answer (R17)"),
+    "SELECT a.id FROM shop.a JOIN (SELECT min(k) k FROM shop.b GROUP BY s) q USING (k)": ("b", None),
+    "SELECT q.rank FROM shop.a JOIN (SELECT k, rank() OVER (ORDER BY w) FROM shop.b) q USING (k)": ("b", "k: a window function below the join sees all its rows (R25)"),
+    "SELECT a.id FROM shop.a JOIN (SELECT k FROM shop.b ORDER BY w LIMIT 2) q USING (k)": ("b", "k: a LIMIT below the join sees all its rows (R27)"),
+    "SELECT a.id FROM shop.a JOIN shop.b ON a.id = b.k::numeric": ("b", None),
+}  # fmt: skip
+
+
+def plan(client, statement, options="FORMAT json"):
+    return client.execute(f"EXPLAIN ({options}) {statement}").fetchone()[0][0]["Plan"]
+
+
+@pytest.mark.parametrize("statement", KEPT_WHOLE)
+def test_a_reduction_that_is_not_made_names_its_rule(client, statement):
+    table, reason = KEPT_WHOLE[statement]
+    (step,) = [
+        s for s in plan(client, statement)["Steps"] if s["Reads"].startswith(f"shop.{table}")
+    ]
+    assert "Keys" not in step
+    assert step.get("Not Reduced", []) == ([reason] if reason else [])
+
+
+def test_text_and_json_tell_the_same(client):
+    statement = "SELECT a.v, b.w FROM shop.a JOIN shop.b USING (k) WHERE b.s = 'p' AND a.v ~ 'x'"
+    document = plan(client, statement)
+    lines = [line for (line,) in client.execute(f"EXPLAIN {statement}")]
+    assert document["Owner Cover"] == 2
+    assert document["Route"] == "relay"
+    first, second = document["Steps"]
+    assert (first["Owner"], first["Reads"]) == ("south", "shop.b")
+    assert second["Kept For The Hub"] == ["v ~ 'x'::text"]
+    (keys,) = second["Keys"]
+    assert keys == {
+        "From": "south: shop.b.k",
+        "To": "north: a.k",
+        "Rule": "south/key_disclosure[0]",
+        "At Most": 1000,
+    }
+    assert lines == [
+        "Federated Query",
+        "  Owner Cover: 2 (north, south)",
+        "  Route: relay: no owner holds all tables: 2 are needed (north, south)",
+        "  Step 1: owner south reads shop.b",
+        f"    SQL: {first['SQL']}",
+        f"    Estimated: rows={first['Estimated Rows']}",
+        "  Step 2: owner north reads shop.a",
+        f"    SQL: {second['SQL']}",
+        "    Keys: south: shop.b.k -> north: a.k (rule south/key_disclosure[0], at most 1000)",
+        "    Kept for the hub: v ~ 'x'::text",
+        f"    Estimated: rows={second['Estimated Rows']}",
+        "  Hub: evaluates the statement over these rows",
+    ]
+    assert "$1" in second["SQL"]
+
+
+def test_analyze_counts_rows_and_keys(client):
+    statement = "SELECT a.v, b.w FROM shop.a JOIN shop.b USING (k) WHERE b.s = 'p'"
+    steps = plan(client, statement, "ANALYZE, FORMAT json")["Steps"]
+    assert [(s["Actual Rows"], s.get("Actual Keys")) for s in steps] == [(2, None), (2, 2)]
+    lines = [line for (line,) in client.execute(f"EXPLAIN ANALYZE {statement}")]
+    assert sum(line.startswith("    Actual: rows=2 ") for line in lines) == 2
+
+
+def test_a_whole_statement_shows_what_its_owner_gets(client):
+    document = plan(client, "SELECT v, count(*) FROM shop.a GROUP BY v")
+    (step,) = document["Steps"]
+    assert (step["Owner"], step["Reads"]) == ("north", "the whole statement")
+    assert document["Hub"] == "passes the owner's answer on"
+
+
+def test_an_occurrence_that_cannot_matter_is_not_read(client):
+    document = plan(
+        client, "SELECT a.id FROM shop.a LEFT JOIN shop.d ON d.id = a.k JOIN shop.b ON true"
+    )
+    assert document["Not Read"] == ["shop.d"]
