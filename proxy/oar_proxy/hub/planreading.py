@@ -298,7 +298,8 @@ class _PlanReader:
         if columns is None or list(columns).count(reference[1]) != 1:
             return None
         outputs = _references(inner.get("Output", ()))
-        if len(outputs) != len(columns):
+        # What only an ORDER BY needs comes behind the subquery's own columns.
+        if len(outputs) < len(columns):
             return None
         return outputs[list(columns).index(reference[1])]
 
