@@ -6,7 +6,9 @@ never fewer) and of three-valued logic.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Final
 
 from oar_adapters.interface import (
@@ -77,3 +79,29 @@ def pattern_is_complete(pattern: str) -> bool:
     """Tell whether a LIKE pattern does not end inside an escape (PostgreSQL raises there)."""
     trailing = len(pattern) - len(pattern.rstrip("\\"))
     return trailing % 2 == 0
+
+
+_DECIMAL: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
+"""What PostgreSQL writes; Python's own reading takes underscores and other scripts' digits."""
+
+
+def decimal_constant(value: str) -> Decimal | None:
+    """Read a number in PostgreSQL's text format; None for NaN, infinity and what is no number."""
+    return Decimal(value) if _DECIMAL.fullmatch(value) else None
+
+
+def double_constant(value: str, plain: str) -> float | None:
+    """Read a constant as the double PostgreSQL compares; None for NaN, which other databases lack.
+
+    A ``real`` rounds twice on the way, and overflow is an error there: both are left to the hub.
+    """
+    if plain not in NUMBERS or plain == "real":
+        return None
+    if plain == "double precision" and value.lower() in ("infinity", "-infinity"):
+        return float(value)
+    number = decimal_constant(value)
+    if number is None:
+        return None
+    double = float(int(number)) if plain in INTEGERS else float(value)
+    lost = double in (float("inf"), float("-inf")) or (double == 0) != (number == 0)
+    return None if lost else double

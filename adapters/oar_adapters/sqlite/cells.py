@@ -1,4 +1,4 @@
-"""Between SQLite's values and PostgreSQL's cells, checked in both directions. Pure.
+"""From SQLite's values to PostgreSQL's cells, each value checked. Pure.
 
 SQLite lets any column hold any kind of value, so each value is compared with the published type
 on its way out (rule R43): a wrong one fails the query, whatever the rest of the column holds.
@@ -15,26 +15,25 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from psycopg.types.numeric import DecimalBinaryDumper, NumericBinaryLoader
+from oar_adapters.cells import (
+    WrongValue,
+    of_date,
+    of_numeric,
+    of_time,
+    of_timestamp,
+    wrong_value,
+)
+from oar_adapters.interface import Cell, base_type
 
-from oar_adapters.interface import Cell, OwnerError, OwnerErrorKind, base_type
+__all__ = ["DATE", "ENCODERS", "TIME", "TIMESTAMP", "WrongValue", "encode", "wrong_value"]
 
 _int64 = struct.Struct("!q")
-_int32 = struct.Struct("!i")
 _float64 = struct.Struct("!d")
-
-_EPOCH: Final = datetime.datetime(2000, 1, 1)
-_EPOCH_DAY: Final = _EPOCH.toordinal()
-_MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 TIME: Final = re.compile(r"\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?", re.ASCII)
 TIMESTAMP: Final = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?", re.ASCII)
 """The ISO forms that denote one value without knowing a time zone or a locale."""
-
-
-class WrongValue(ValueError):
-    """A value that is not of the published type. Carries nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +58,6 @@ def encode(type_: str, values: Sequence[Any]) -> list[Cell]:
     return list(map(one, values))
 
 
-def wrong_value(place: str, type_: str) -> OwnerError:
-    """Make the error that names where a value of another type was met, and never the value."""
-    return OwnerError(
-        OwnerErrorKind.WRONG_VALUE, f"{place}: a value is not of the published type {type_}"
-    )
-
-
 def _text(value: str) -> bytes:
     if "\0" in value:  # PostgreSQL's text cannot hold it.
         raise WrongValue
@@ -85,11 +77,7 @@ def _numeric(value: float) -> bytes:
 
     SQLite keeps decimals as doubles; the decimal meant is the shortest one that rounds to it.
     """
-    decimal = Decimal(repr(value))
-    cell = DecimalBinaryDumper(Decimal).dump(decimal)
-    if cell is None or not decimal.is_finite():
-        raise WrongValue
-    return bytes(cell)
+    return of_numeric(Decimal(repr(value)))
 
 
 def _boolean(value: int) -> bytes:
@@ -106,7 +94,7 @@ def _date(value: str) -> bytes:
         day = datetime.date.fromisoformat(value)
     except ValueError:
         raise WrongValue from None
-    return _int32.pack(day.toordinal() - _EPOCH_DAY)
+    return of_date(day)
 
 
 @lru_cache(maxsize=65536)
@@ -117,7 +105,7 @@ def _timestamp(value: str) -> bytes:
         moment = datetime.datetime.fromisoformat(value)
     except ValueError:
         raise WrongValue from None
-    return _int64.pack((moment - _EPOCH) // _MICROSECOND)
+    return of_timestamp(moment)
 
 
 @lru_cache(maxsize=65536)
@@ -128,7 +116,7 @@ def _time(value: str) -> bytes:
         clock = datetime.time.fromisoformat(value)
     except ValueError:
         raise WrongValue from None
-    return _int64.pack((datetime.datetime.combine(_EPOCH, clock) - _EPOCH) // _MICROSECOND)
+    return of_time(clock)
 
 
 ENCODERS: Final = {
@@ -143,49 +131,3 @@ ENCODERS: Final = {
     "time without time zone": Encoder(frozenset({str}), _time),
 }
 """The types this adapter publishes."""
-
-
-# --- keys: cells back to what SQLite compares -------------------------------------------------
-
-
-def integer(cell: bytes) -> int:
-    """Decode a ``smallint``, ``integer`` or ``bigint``."""
-    return int.from_bytes(cell, "big", signed=True)
-
-
-def double(cell: bytes) -> float:
-    """Decode a ``real`` or ``double precision``."""
-    value: float = (_float64 if len(cell) == 8 else struct.Struct("!f")).unpack(cell)[0]
-    return value
-
-
-def numeric(cell: bytes) -> Decimal:
-    """Decode a ``numeric``."""
-    return NumericBinaryLoader(0).load(cell)
-
-
-def boolean(cell: bytes) -> int:
-    """Decode a ``boolean``."""
-    return cell[0]
-
-
-def date(cell: bytes) -> str | None:
-    """Decode a ``date`` to its ISO text; None for one outside the years 1 to 9999."""
-    try:
-        return datetime.date.fromordinal(integer(cell) + _EPOCH_DAY).isoformat()
-    except (ValueError, OverflowError):
-        return None
-
-
-def timestamp(cell: bytes) -> str | None:
-    """Decode a ``timestamp`` to ISO text with a blank; None for one out of Python's range."""
-    try:
-        return (_EPOCH + integer(cell) * _MICROSECOND).isoformat(sep=" ")
-    except OverflowError:
-        return None
-
-
-def time(cell: bytes) -> str | None:
-    """Decode a ``time`` to ISO text; None for 24:00:00, which no stored text denotes."""
-    moment = _EPOCH + integer(cell) * _MICROSECOND
-    return moment.time().isoformat() if moment.date() == _EPOCH.date() else None

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
+from oar_adapters import cells as decode
 from oar_adapters.interface import (
     Agreement,
     And,
@@ -40,6 +41,8 @@ from oar_adapters.predicates import (
     TEXTS,
     Leaf,
     agreement,
+    decimal_constant,
+    double_constant,
     leaves,
     pattern_is_complete,
 )
@@ -344,14 +347,6 @@ def operand(column: Column, value: str, type_: str) -> Operand | None:
     return None if convert is None else convert(value, plain)
 
 
-_DECIMAL: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
-"""What PostgreSQL writes; Python's own reading takes underscores and other scripts' digits."""
-
-
-def _decimal(value: str) -> Decimal | None:
-    return Decimal(value) if _DECIMAL.fullmatch(value) else None
-
-
 def _int64(number: Decimal) -> int | None:
     """Return a number that is a 64-bit integer as one."""
     if number.adjusted() > 18 or number != number.to_integral_value():
@@ -360,28 +355,11 @@ def _int64(number: Decimal) -> int | None:
     return whole if whole in INT64 else None
 
 
-def _double_constant(value: str, plain: str) -> float | None:
-    """Read a constant as the double PostgreSQL compares; None for NaN, which SQLite has not.
-
-    A ``real`` rounds twice on the way, and overflow is an error there: both are left to the hub.
-    """
-    if plain not in NUMBERS or plain == "real":
-        return None
-    if plain == "double precision" and value.lower() in ("infinity", "-infinity"):
-        return float(value)
-    number = _decimal(value)
-    if number is None:
-        return None
-    double = float(int(number)) if plain in INTEGERS else float(value)
-    lost = double in (float("inf"), float("-inf")) or (double == 0) != (number == 0)
-    return None if lost else double
-
-
 def _to_bigint(value: str, plain: str) -> Operand | None:
     if plain == "double precision":
-        double = _double_constant(value, plain)
+        double = double_constant(value, plain)
         return None if double is None else Operand(double, as_double=True)
-    number = _decimal(value)
+    number = decimal_constant(value)
     if plain not in INTEGERS | {"numeric"} or number is None:
         return None
     whole = _int64(number)
@@ -394,7 +372,7 @@ def _to_bigint(value: str, plain: str) -> Operand | None:
 def _to_numeric(value: str, plain: str) -> Operand | None:
     if plain == "double precision":
         return _to_bigint(value, plain)
-    number = _decimal(value)
+    number = decimal_constant(value)
     if plain not in INTEGERS | {"numeric"} or number is None:
         return None
     whole = _int64(number)
@@ -417,7 +395,7 @@ def _shortest(number: Decimal) -> Operand | None:
 
 
 def _to_double(value: str, plain: str) -> Operand | None:
-    double = _double_constant(value, plain)
+    double = double_constant(value, plain)
     return None if double is None else Operand(double)
 
 
@@ -524,13 +502,13 @@ def _keys(column: Column, type_: str, keys: Iterable[bytes]) -> tuple[list[int |
 
 def _number_keys(column: Column, type_: str, keys: Iterable[bytes]) -> tuple[list[int | str], str]:
     if type_ in FLOATS:
-        return [cells.double(key).hex() for key in keys], DOUBLE
+        return [decode.double(key).hex() for key in keys], DOUBLE
     if type_ in INTEGERS:
-        integers = [cells.integer(key) for key in keys]
+        integers = [decode.integer(key) for key in keys]
         if column.type == "double precision":
             return [float(number).hex() for number in integers], DOUBLE
         return list(integers), PLAIN
-    decimals = [number for key in keys if (number := cells.numeric(key)).is_finite()]
+    decimals = [number for key in keys if (number := decode.numeric(key)).is_finite()]
     if column.type == "double precision":
         return [float(number).hex() for number in decimals], DOUBLE
     if column.type == "bigint":
@@ -553,8 +531,8 @@ _DECODERS: Final[dict[tuple[str, str], Callable[[bytes], int | str | None]]] = {
     ("text", "character"): _padded,
     ("text", "bpchar"): _padded,
     ("bytea", "bytea"): bytes.hex,
-    ("boolean", "boolean"): cells.boolean,
-    ("date", "date"): cells.date,
-    ("timestamp without time zone", "timestamp without time zone"): cells.timestamp,
-    ("time without time zone", "time without time zone"): cells.time,
+    ("boolean", "boolean"): decode.boolean,
+    ("date", "date"): decode.date,
+    ("timestamp without time zone", "timestamp without time zone"): decode.timestamp,
+    ("time without time zone", "time without time zone"): decode.time,
 }
