@@ -65,7 +65,7 @@ _ORPHAN_SECONDS: Final = 5
 _DEFAULTS: Final[Mapping[str, str]] = {
     "password_encryption": "'scram-sha-256'",
     # Clients' rows live in statements, not in tables: memory goes to hashing and sorting them.
-    "work_mem": "'32MB'",
+    "work_mem": "'64MB'",  # the hash table of a join of a million rows stays in memory
     "max_locks_per_transaction": "256",  # one transaction publishes the whole catalog
     "max_wal_size": "'256MB'",
     "max_logical_replication_workers": "0",
