@@ -58,3 +58,13 @@ def icu_owner(icu_server):
     name, conninfo, url = _owner_database(icu_server)
     yield conninfo, url
     _drop(icu_server, name)
+
+
+@pytest.fixture(scope="module")
+def container_owner():
+    """As ``postgres_owner``, on the server people run: an image of another version."""
+    from testcontainers.postgres import PostgresContainer
+
+    with PostgresContainer("postgres:16", driver=None) as container:
+        _, conninfo, url = _owner_database(container.get_connection_url())
+        yield conninfo, url

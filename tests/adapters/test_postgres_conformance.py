@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import docker.errors
 import psycopg
 import pytest
 from oar_adapters.interface import Output, Statement
 from oar_adapters.testing.conformance import AdapterConformance
 from oar_adapters.testing.samples import TABLES
+
+import docker
 
 TYPES = {
     "integer": "bigint",
@@ -68,7 +71,23 @@ class PostgresOwner:
         self.connection.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
 
 
-@pytest.fixture(scope="module", params=["postgres_owner", "icu_owner"])
+def docker_answers():
+    try:
+        return bool(docker.from_env(timeout=2).ping())
+    except docker.errors.DockerException:
+        return False
+
+
+WHERE = ["postgres_owner", "icu_owner", *(["container_owner"] if docker_answers() else [])]
+
+
+def test_an_owner_in_a_container_is_tested_where_docker_answers():
+    if not docker_answers():
+        pytest.skip("no Docker engine answers here: the suite runs without its container")
+    assert "container_owner" in WHERE
+
+
+@pytest.fixture(scope="module", params=WHERE)
 def owner(request):
     owner = PostgresOwner(*request.getfixturevalue(request.param))
     yield owner
