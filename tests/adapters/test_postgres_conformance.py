@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import psycopg
 import pytest
 from oar_adapters.interface import Output, Statement
