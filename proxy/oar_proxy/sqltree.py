@@ -577,11 +577,11 @@ def _direct_relations(items: Iterable[Any] | None) -> Iterator[Any]:
 
 def grouped_selects(
     root: Any,
-) -> Iterator[tuple[list[tuple[str | None, str, int]], list[tuple[str | None, str, str]]]]:
-    """Yield what each ``GROUP BY a, t.b`` groups by, and the relations named in its FROM.
+) -> Iterator[tuple[list[tuple[str | None, str, int]], list[int]]]:
+    """Yield what each ``GROUP BY a, t.b`` groups by, and where its FROM names relations.
 
-    Grouping columns are (qualifier, name, position), relations (schema, name, alias). Grouping
-    sets are left out: a key does not determine its row in them.
+    Grouping columns are (qualifier, name, position). Grouping sets are left out: a key does not
+    determine its row in them.
     """
     waiting = [root]
     while waiting:
@@ -596,11 +596,7 @@ def grouped_selects(
             if isinstance(item, ast.ColumnRef) and isinstance(item.fields[-1], ast.String):
                 qualifier = item.fields[-2].sval if len(item.fields) > 1 else None
                 columns.append((qualifier, item.fields[-1].sval, item.location))
-        relations = [
-            (r.schemaname, r.relname, r.alias.aliasname if r.alias else r.relname)
-            for r in _direct_relations(node.fromClause)
-        ]
-        yield columns, relations
+        yield columns, [r.location for r in _direct_relations(node.fromClause)]
 
 
 def relation_positions(node: Any) -> Iterator[int]:
@@ -685,6 +681,12 @@ def preview_rows(node: Any) -> int | None:
         if query.limitCount is not None or query.limitOffset is not None:
             return None
     return None
+
+
+def most_rows(query: Any) -> int | None:
+    """Return the number a SELECT ends with as its LIMIT, None when it has none."""
+    counted = enums.LimitOption.LIMIT_OPTION_COUNT
+    return _integer(query.limitCount) if query.limitOption == counted else None
 
 
 def _integer(node: Any) -> int | None:

@@ -305,9 +305,13 @@ def _dependent_columns(parsed: Parsed, resolved: _Resolved, catalog: Catalog) ->
     the guard is a view. The groups stay the same, also where an outer join makes the key NULL.
     """
     edits: list[Edit] = []
-    for grouped, relations in sqltree.grouped_selects(parsed.node):
-        for schema, name, alias in relations:
-            found = resolved.get((schema, name))
+    for grouped, positions in sqltree.grouped_selects(parsed.node):
+        # By position: a CTE may bear the name of a table.
+        for relation in parsed.relations:
+            if not any(relation.start <= position < relation.end for position in positions):
+                continue
+            alias = relation.reference
+            found = resolved.get((relation.schema, relation.name))
             table = catalog.tables.get((found["schema"], found["name"])) if found else None
             if table is None or not table.primary_key:
                 continue
@@ -318,11 +322,10 @@ def _dependent_columns(parsed: Parsed, resolved: _Resolved, catalog: Catalog) ->
             }
             if not own.keys() >= set(table.primary_key):
                 continue
-            whole = any(r.whole for r in parsed.relations if r.reference == alias)
             added = [
                 f"{quote_identifier(alias)}.{quote_identifier(column.name)}, "
                 for column in table.columns
-                if column.name not in own and (whole or column.name in parsed.column_names)
+                if column.name not in own and (relation.whole or column.name in parsed.column_names)
             ]
             if added:
                 place = own[table.primary_key[0]]

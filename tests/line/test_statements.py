@@ -89,6 +89,10 @@ STATEMENTS = [
     "VALUES ((SELECT count(*) FROM a)), ((SELECT count(*) FROM b))",
     "SELECT count(*) FROM ONLY a JOIN b USING (k)",
     "SELECT d.id, d.name, count(*) FROM d JOIN b ON b.k = d.id GROUP BY d.id",
+    "WITH d AS (SELECT id FROM shop.d WHERE name LIKE 't%') SELECT d.id, count(*) FROM d JOIN b ON "
+    "b.k = d.id GROUP BY d.id",
+    "SELECT q.id, q.n FROM (SELECT d.id, d.name n, count(*) FROM d GROUP BY d.id, d.id) q JOIN b "
+    "ON b.k = q.id",
     # one owner, an empty table, rows that are split
     "SELECT v, count(*) FROM a GROUP BY v ORDER BY v",
     "SELECT a.id, d.name FROM a JOIN d ON d.id = a.k WHERE d.name LIKE 't%'",
