@@ -73,6 +73,9 @@ def test_session_settings_bear_on_the_plan_and_do_not_stay(hub, names):
             {"TimeZone": "UTC", "DateStyle": "ISO, DMY"},
             {"TimeZone": "Asia/Tokyo", "DateStyle": "ISO, DMY"},
             {"TimeZone": "UTC", "DateStyle": "ISO, MDY", "search_path": 'a, "b\'c"'},
+            # What is printed goes to owners: in ISO's style, whatever the session prints.
+            {"TimeZone": "UTC", "DateStyle": "German, DMY"},
+            {"TimeZone": "UTC", "DateStyle": "SQL, MDY"},
             {},
         ):
             (answer,) = await planner.explain(statement, settings)
@@ -83,10 +86,11 @@ def test_session_settings_bear_on_the_plan_and_do_not_stay(hub, names):
         async with Planner(hub, size=1) as planner:
             return await work(planner)
 
-    first, second, third, fourth, last = asyncio.run(with_one_connection())
+    first, second, third, fourth, german, sql, last = asyncio.run(with_one_connection())
     assert (first, second) == ("2024-01-02 00:00:00+00", "2024-02-01 00:00:00+00")
     assert third == "2024-02-01 00:00:00+09"
     assert fourth == first
+    assert (german, sql) == (second, first)
     with psycopg.connect(hub.conninfo) as connection:
         (default,) = connection.execute("SELECT '01/02/2024 00:00'::timestamptz::text").fetchone()
     assert last == default

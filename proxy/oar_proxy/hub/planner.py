@@ -105,8 +105,9 @@ class Planner:
         """
         async with self._plans.connection() as connection:
             try:
-                if connection.applied != (session_settings or {}):
-                    await _apply(connection, session_settings or {})
+                settings = _legible(session_settings or {})
+                if connection.applied != settings:
+                    await _apply(connection, settings)
                 cursor = connection.cursor(binary=True)
                 statement = f"SELECT * FROM (\n{query}\n) AS q LIMIT 0"
                 await cursor.execute(statement.encode())
@@ -176,6 +177,7 @@ async def _explain(
         raise ValueError(f"not a session setting: {', '.join(sorted(forbidden))}")
     try:
         async with pool.connection() as connection:
+            settings = _legible(settings)
             if connection.applied != settings:
                 await _apply(connection, settings)
             # Binary results put a statement without parameters on the extended protocol too.
@@ -185,6 +187,16 @@ async def _explain(
     except psycopg.Error as error:
         raise _failure(error) from error
     return list(plan)
+
+
+def _legible(settings: Mapping[str, str]) -> Mapping[str, str]:
+    """Have dates printed in ISO's style, and read in the session's order of day and month.
+
+    The literals of a plan go to owners, whose sessions read ISO. No text of a date is a constant
+    to the planner: that cast is not immutable.
+    """
+    style = settings.get("DateStyle")
+    return settings if style is None else {**settings, "DateStyle": f"ISO,{style.partition(',')[2]}"}
 
 
 _TYPES: Final[Mapping[int, str]] = {
