@@ -196,7 +196,9 @@ def _legible(settings: Mapping[str, str]) -> Mapping[str, str]:
     to the planner: that cast is not immutable.
     """
     style = settings.get("DateStyle")
-    return settings if style is None else {**settings, "DateStyle": f"ISO,{style.partition(',')[2]}"}
+    return (
+        settings if style is None else {**settings, "DateStyle": f"ISO,{style.partition(',')[2]}"}
+    )
 
 
 _TYPES: Final[Mapping[int, str]] = {
