@@ -37,7 +37,7 @@ MAX_REMEMBERED: Final = 16_384
 
 
 class SyntaxFault(ValueError):
-    """The text is not PostgreSQL's SQL; the hub's own error is the one to show."""
+    """The text is not PostgreSQL's SQL, or too deep to read; the hub's own error is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,16 @@ def parse(text: str) -> tuple[Parsed, ...]:
 
 def _parse(text: str) -> tuple[Parsed, ...]:
     try:
-        statements = pglast.parse_sql(text)
+        return _read(text)
     except ParseError as error:
         raise SyntaxFault(str(error)) from error
+    except RecursionError as error:
+        # Thousands of nested operators: the hub may take them, and its guards stand behind it.
+        raise SyntaxFault("nested too deeply") from error
+
+
+def _read(text: str) -> tuple[Parsed, ...]:
+    statements = pglast.parse_sql(text)
     if len(statements) == 1 and ";" not in text:
         return (_describe(text, statements[0].stmt),)
     parsed = []
@@ -155,7 +162,7 @@ def comment_question(text: str) -> str | None:
         return None
     try:
         statements = pglast.parse_sql(text)
-    except ParseError:
+    except (ParseError, RecursionError):
         return None
     if len(statements) > 1:
         return None
@@ -217,7 +224,7 @@ def parse_expression(text: str) -> Any | None:
     """Parse one expression as EXPLAIN prints it; None where that is not SQL (``(SubPlan 1)``)."""
     try:
         statement = pglast.parse_sql(f"SELECT {text}")[0].stmt
-    except ParseError:
+    except (ParseError, RecursionError):
         return None
     if len(statement.targetList or ()) != 1 or statement.fromClause:
         return None

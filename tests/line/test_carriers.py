@@ -13,6 +13,7 @@ import psycopg.conninfo
 import pytest
 
 JOIN = "SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) ORDER BY 1, 2"
+GROUPED = "SELECT d.id, d.name FROM shop.d JOIN shop.b ON b.k = d.id GROUP BY d.id ORDER BY 1"
 ROWS = [(1, 100), (1, 200), (4, 100), (4, 200), (5, 900), (6, None)]
 
 CARRIERS = {
@@ -50,6 +51,8 @@ CARRIERS = {
     "merge": ["CREATE TEMP TABLE q (id bigint, w bigint)", f"MERGE INTO q USING ({JOIN}) s ON s.id = q.id WHEN NOT MATCHED THEN INSERT VALUES (s.id, s.w)", "SELECT * FROM q ORDER BY 1, 2"],
     "prepare": [f"PREPARE p AS {JOIN}", "EXECUTE p"],
     "prepare with a parameter": ["PREPARE p(bigint, text) AS SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) WHERE $1 < 5 OR a.v = $2 ORDER BY 1, 2", "EXECUTE p(2 + 1, 'none')"],
+    "prepare, grouped by a key": [f"PREPARE p AS {GROUPED}", "EXECUTE p"],
+    "temp view, grouped by a key": [f"CREATE TEMP VIEW q AS {GROUPED}", "SELECT * FROM q ORDER BY 1"],
     "create table as execute": [f"PREPARE p AS {JOIN}", "CREATE TEMP TABLE q AS EXECUTE p", "SELECT * FROM q ORDER BY 1, 2"],
     "values": ["SELECT * FROM (VALUES (1)) v(x) CROSS JOIN LATERAL (" + JOIN + ") q ORDER BY 2, 3"],
     "natural join with a hub table": ["SELECT h.id FROM hub_table h NATURAL JOIN shop.a ORDER BY 1"],
@@ -57,6 +60,8 @@ CARRIERS = {
     "after an error and a rollback to a savepoint": ["BEGIN", "SAVEPOINT s", "!SELECT 1 / 0", "ROLLBACK TO s", JOIN],
 }  # fmt: skip
 EXPECTED = {
+    "prepare, grouped by a key": [(10, "ten"), (50, "fifty")],
+    "temp view, grouped by a key": [(10, "ten"), (50, "fifty")],
     "update from": [(1, 300)],
     "delete using": [(3, 3)],
     "values": [(1, *row) for row in ROWS],
@@ -83,6 +88,7 @@ REFUSED = {
     "missing column": ("SELECT nothing FROM shop.a", "42703"),
     "question as a parameter": ("SELECT * FROM oar_ask($1)", "0A000"),
     "question in an expression": ("SELECT 1 + oar_ask('how many a')", "0A000"),
+    "nested too deeply": ("SELECT " + "+".join(["id"] * 3000) + " FROM shop.a", "0A000"),
     "index": ("CREATE INDEX ON shop.a (id)", "42501"),
     "permanent table": ("CREATE TABLE public.keep AS SELECT * FROM shop.a", "42501"),
     "permanent view": ("CREATE VIEW public.keep AS SELECT * FROM shop.a", "42501"),
