@@ -168,7 +168,7 @@ async def recognise(
 
     Raises ``OarError`` for statements that have no meaning across owners, :class:`HubRejected`.
     """
-    parsed = _parse_one(text)
+    parsed = written = _parse_one(text)
     if not parsed.relations and not parsed.calls and not parsed.targets:
         return None
     drafts: list[Draft] = []
@@ -192,7 +192,7 @@ async def recognise(
     _refuse_what_has_no_meaning(parsed, state, later)
     if parsed.kind in ("PrepareStmt", "ViewStmt"):
         # The hub keeps these over the guards; using them later is recognised then.
-        return Recognised(guard_sql, None) if drafts else None
+        return Recognised(guard_sql, None) if guard_sql != written.text else None
     return Recognised(
         guard_sql,
         FederatedStatement(parsed, state, catalog, occurrences, others, later, link, tuple(drafts)),
