@@ -242,13 +242,15 @@ class Statement:
     """A whole SELECT the owner evaluates by itself.
 
     ``sql`` is PostgreSQL's dialect with the owner's own table and column names, quoted, and no
-    parameters. ``outputs`` are the types the answer has to have.
+    parameters. ``outputs`` are the types the answer has to have. ``counted``: only the number of
+    rows matters, as in a :class:`Scan` without columns.
     """
 
     sql: str
     tables: tuple[Table, ...]
     outputs: tuple[Output, ...]
     limit: int | None = None
+    counted: bool = False
 
 
 Query = Scan | Statement
@@ -319,6 +321,8 @@ class Capabilities:
     ``statements`` is false where statements never go whole. ``functions`` and ``aggregates`` are
     PostgreSQL's names; ``text_order`` says that ORDER BY, min, max and ranges on text follow the
     order of UTF-8 bytes (the hub's ``C.UTF-8``). ``snapshots`` is how many it holds at once.
+    ``interleaves``: a snapshot runs a query between two batches of another one. Only such an
+    owner's large answers pass through without being held.
     """
 
     dialect: str
@@ -327,6 +331,7 @@ class Capabilities:
     aggregates: frozenset[str] = frozenset()
     text_order: bool = False
     snapshots: int = 4
+    interleaves: bool = False
 
 
 class OwnerErrorKind(enum.Enum):
@@ -356,7 +361,10 @@ class OwnerError(Exception):
 
 
 class Snapshot(Protocol):
-    """One consistent read-only view of an owner's data; queries run one after another."""
+    """One consistent read-only view of an owner's data; queries run one after another.
+
+    See :attr:`Capabilities.interleaves` for the one exception.
+    """
 
     def run(self, query: Authorized) -> AsyncIterator[Batch]:
         """Stream the rows. Raises :class:`OwnerError`; cancelling the task cancels the query."""

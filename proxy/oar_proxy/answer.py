@@ -72,19 +72,29 @@ async def answer(
     """Build what the hub executes. COPY takes no parameters, so there the rows are literals."""
     if whole is not None:
         client_parameters = 0
-    binder = _Binder(client_parameters + 1)
-    if whole is not None:
-        place, outputs = whole
-        edits = [Edit(place.start, place.end, _whole_rows(gathered.of(WHOLE), outputs, binder))]
+        execution = whole_answer(statement, gathered.of(WHOLE), *whole)
     else:
+        binder = _Binder(client_parameters + 1)
         edits = statement.prefix_edits()
         for occurrence in statement.occurrences:
             rows = gathered.of(occurrence.number)
             edits.append(occurrence.relation.replace(_occurrence_rows(occurrence, rows, binder)))
-    sql = sqltree.splice(statement.parsed.text, edits)
+        sql = sqltree.splice(statement.parsed.text, edits)
+        execution = Execution(sql, tuple(binder.parameters), client_parameters > 0)
     if statement.parsed.kind == "CopyStmt":
-        return Execution(await _with_literals(sql, binder, statement, link), (), False)
-    return Execution(sql, tuple(binder.parameters), client_parameters > 0)
+        literal = await _with_literals(execution, client_parameters + 1, statement, link)
+        return Execution(literal, (), False)
+    return execution
+
+
+def whole_answer(
+    statement: FederatedStatement, rows: Rows, place: Whole, outputs: Sequence[Output]
+) -> Execution:
+    """Build what the hub executes for rows of a whole statement, be it all of them or a chunk."""
+    binder = _Binder(1)
+    edit = Edit(place.start, place.end, _whole_rows(rows, outputs, binder))
+    sql = sqltree.splice(statement.parsed.text, [edit])
+    return Execution(sql, tuple(binder.parameters), False)
 
 
 def explanation(lines: Sequence[str], as_json: str | None) -> Execution:
@@ -207,21 +217,22 @@ def _framed(cells: Sequence[Cell]) -> list[bytes]:
 
 
 async def _with_literals(
-    sql: str, binder: _Binder, statement: FederatedStatement, link: HubLink
+    execution: Execution, first: int, statement: FederatedStatement, link: HubLink
 ) -> str:
     """Write the parameters into the text. The hub itself turns the arrays into literals."""
-    if not binder.parameters:
+    sql, parameters = execution.sql, execution.parameters
+    if not parameters:
         return sql
-    floats = any(p.oid in (1021, 1022) for p in binder.parameters)
+    floats = any(p.oid in (1021, 1022) for p in parameters)
     if floats and int(statement.state.settings.get("extra_float_digits", "1")) < 1:
         raise FeatureNotSupported(
             "COPY of published floating-point columns needs extra_float_digits of at least 1",
             hint="RESET extra_float_digits",
         )
-    wanted = ", ".join(f"${i}::pg_catalog.text" for i in range(1, len(binder.parameters) + 1))
-    ((*literals,),) = await link.query(f"SELECT {wanted}", binder.parameters)
+    wanted = ", ".join(f"${i}::pg_catalog.text" for i in range(1, len(parameters) + 1))
+    ((*literals,),) = await link.query(f"SELECT {wanted}", parameters)
     edits = [
-        Edit(start, end, quote_literal((literals[number - binder.first] or b"").decode()))
+        Edit(start, end, quote_literal((literals[number - first] or b"").decode()))
         for number, start, end in sqltree.parse(sql)[0].parameters
     ]
     return sqltree.splice(sql, edits)

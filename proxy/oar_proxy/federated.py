@@ -16,6 +16,7 @@ import asyncio
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -24,6 +25,7 @@ import structlog
 
 from oar_proxy.errors import FeatureNotSupported, InternalError, OarError, QueryCanceled
 from oar_proxy.federation import (
+    Chunks,
     Execution,
     Federation,
     HubRejected,
@@ -166,6 +168,21 @@ class _Answer(Settling):
             self._log_line.write(outcome)
 
 
+class _Chunk(Settling):
+    """The execution of one chunk of an answer: the client gets its rows, not that it is over."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self, settled: asyncio.Future[str]) -> None:
+        super().__init__(Kind.EXECUTE, settled=settled)
+        self.rows = 0
+
+    def ended(self, message: bytes) -> bytes | None:
+        tag = messages.decode_command_complete(message)
+        self.rows = int(tag.removeprefix(b"SELECT "))
+        return None
+
+
 class _LogLine:
     """One canonical line a federated statement: how long it took and how it ended, no text."""
 
@@ -263,7 +280,8 @@ class Federated:
     def cancel(self) -> bool:
         """Cancel what the federation is doing for the client. False: it is doing nothing."""
         head = self._conversation.head
-        if not self._asking or (head is not None and head.passes):
+        others = head is not None and head.passes and not isinstance(head, _Chunk)
+        if not self._asking or others:
             return False
         self._cancelled = True
         if self._inner is not None:
@@ -312,7 +330,7 @@ class Federated:
 
     async def execute(self, raw: bytes, name: bytes) -> None:
         """Execute a portal that may be ours."""
-        async with _Reported(self, "extended") as log_line:
+        async with _Reported(self, "extended") as log_line, AsyncExitStack() as stack:
             link = SessionLink(self._channel)
             found = await link.query(_IDENTIFY, (Parameter(_TEXT_OID, 0, name),))
             portal = self._portals.get(name)
@@ -321,15 +339,20 @@ class Federated:
                 return
             _require_safe(found[0][1])
             parameters = portal.parameters()
+            prepared, in_chunks = portal.statement.prepared, messages.decode_execute(raw)[1] == 0
             execution = await self._ask(
-                self._federation.execute(portal.statement.prepared, link, parameters)
+                self._execute(prepared, link, parameters, stack, in_chunks=in_chunks)
             )
             sent = parameters if execution.client_parameters else []
             outcome = await self._replace(name, execution, sent, portal)
-            if outcome == SUCCEEDED:
-                self._channel.request(_Answer(log_line), raw)
-            else:
+            if outcome != SUCCEEDED:
                 log_line.write(outcome)
+            elif execution.more is not None:
+                formats = portal.bind.result_formats
+                await self._pass_on(name, execution.more, sent, formats, log_line)
+            else:
+                self._go()
+                self._channel.request(_Answer(log_line), raw)
 
     async def _replace(
         self, name: bytes, execution: Execution, sent: list[Parameter], portal: _Portal
@@ -349,7 +372,6 @@ class Federated:
                 "cached plan must not change result type",
                 hint="prepare the statement again",
             )
-        self._go()
         return outcome
 
     def _bind(
@@ -366,7 +388,61 @@ class Federated:
         self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
         self._step(Kind.PARSE, messages.encode_parse(self._name, execution.sql.encode(), oids))
         self._step(Kind.BIND, *bind, shows=b"N")
+        if execution.more is None:
+            self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
+
+    async def _execute(
+        self,
+        prepared: Prepared,
+        link: SessionLink,
+        parameters: Sequence[Parameter],
+        stack: AsyncExitStack,
+        *,
+        in_chunks: bool,
+    ) -> Execution:
+        """Ask the federation; what comes in chunks is closed with the stack."""
+        execution = await self._federation.execute(prepared, link, parameters, in_chunks=in_chunks)
+        if execution.more is not None:
+            stack.push_async_callback(execution.more.close)
+        return execution
+
+    async def _pass_on(
+        self,
+        portal: bytes,
+        more: Chunks,
+        sent: Sequence[Parameter],
+        result_formats: Sequence[int],
+        log_line: _LogLine,
+    ) -> bool:
+        """Execute a portal bound to the first chunk, then each further one in one of our own.
+
+        The next chunk is bound when the hub has been read to the end of the one before. It is not
+        read while the client does not read, and then nothing more is taken from the owner.
+        A CancelRequest is ours all the while: between two chunks the hub would not hear it.
+        """
+        rows = 0
+        while True:
+            settled = _awaited()
+            executed = _Chunk(settled)
+            self._channel.request(executed, messages.encode_execute(portal))
+            self._channel.flush()
+            outcome = await self._ask(_outcome(settled))
+            if outcome != SUCCEEDED:
+                log_line.write(outcome)
+                return False
+            rows += executed.rows
+            chunk = await self._ask(more.next())
+            if chunk is None:
+                break
+            portal = self._name
+            self._step(Kind.CLOSE, messages.encode_close(b"P", portal))
+            bind = messages.encode_bind(portal, self._name, [*sent, *chunk], result_formats)
+            self._step(Kind.BIND, *bind, shows=b"N")
+        self._channel.tell(messages.command_complete(b"SELECT %d" % rows))
+        log_line.write(SUCCEEDED)
+        self._step(Kind.CLOSE, messages.encode_close(b"P", self._name))
         self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
+        return True
 
     # --- the simple protocol ------------------------------------------------------------------
 
@@ -463,10 +539,15 @@ class Federated:
             log_line.write(outcome)
             return False
         _require_safe((await link.query(_ENCODING))[0][0])
-        execution = await self._ask(self._federation.execute(prepared, link, ()))
-        self._bind(self._name, execution, (), ())
-        self._go()
-        return await self._run_own_portal(log_line, None)
+        async with AsyncExitStack() as stack:
+            execution = await self._ask(self._execute(prepared, link, (), stack, in_chunks=True))
+            self._bind(self._name, execution, (), ())
+            if execution.more is not None:
+                describe = messages.encode_describe(b"P", self._name)
+                self._step(Kind.DESCRIBE_PORTAL, describe, shows=b"TN")
+                return await self._pass_on(self._name, execution.more, (), (), log_line)
+            self._go()
+            return await self._run_own_portal(log_line, None)
 
     async def _run_own_portal(self, log_line: _LogLine | None, shift: int | None) -> bool:
         settled = _awaited()
@@ -603,6 +684,10 @@ class _Reported:
 
 def _awaited() -> asyncio.Future[str]:
     return asyncio.get_running_loop().create_future()
+
+
+async def _outcome(settled: asyncio.Future[str]) -> str:
+    return await settled
 
 
 def _require_safe(encoding: bytes | None) -> None:

@@ -82,17 +82,37 @@ class Prepared:
     statement: object = field(repr=False)
 
 
+class Chunks(Protocol):
+    """The rest of an answer that comes in chunks; the owner sends while they are taken.
+
+    Whoever got them closes them, on every path.
+    """
+
+    async def next(self) -> tuple[Parameter, ...] | None:
+        """Return what to execute the same SQL with next, None after the last chunk.
+
+        Raises ``OarError``: the answer is not complete then, and never will be.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop the owner, if it still sends; returns when that is done and on the ledger."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Execution:
     """What the hub executes in place of the guard.
 
     ``sql`` takes the client's parameters first (as many as the guard has, when
-    ``client_parameters``), then ``parameters``.
+    ``client_parameters``), then ``parameters``. With ``more`` these are its first rows only: the
+    answer is what ``sql`` gives with each chunk, one after another.
     """
 
     sql: str
     parameters: tuple[Parameter, ...] = ()
     client_parameters: bool = True
+    more: Chunks | None = field(default=None, repr=False, compare=False)
 
 
 class Federation(Protocol):
@@ -119,10 +139,16 @@ class Federation(Protocol):
         ...
 
     async def execute(
-        self, prepared: Prepared, link: HubLink, parameters: Sequence[Parameter]
+        self,
+        prepared: Prepared,
+        link: HubLink,
+        parameters: Sequence[Parameter],
+        *,
+        in_chunks: bool = False,
     ) -> Execution:
         """Ask the owners, under their policies, and return what the hub has to evaluate.
 
+        ``in_chunks``: the caller executes it to the end at once, so its rows may come in chunks.
         Cancelling the task stops every owner. Raises ``OarError`` or :class:`HubRejected`.
         """
         ...

@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
 from oar_proxy.plan import Plan
 from oar_proxy.pushdown import Whole, whole_statement
 from oar_proxy.question import Question
-from oar_proxy.run import Gathered, OwnerSlots, run
+from oar_proxy.run import WHOLE, Gathered, OwnerSlots, Rows, run
 from oar_proxy.settings import Limits
 from oar_proxy.sqltree import Edit, ast, quote_identifier, quote_literal
 from oar_proxy.statement import (
@@ -51,6 +51,7 @@ from oar_proxy.statement import (
     look,
     recognise,
 )
+from oar_proxy.stream import Stream
 
 _WORDS: Final = re.compile(rb"[A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]*")
 _ALWAYS_OURS: Final = frozenset({b"oar_ask", b"oar_ask_json", b"oar_explain", b"execute"})
@@ -174,12 +175,17 @@ class Pipeline:
         return Prepared(recognised.guard_sql, recognised.statement or _Through())
 
     async def execute(
-        self, prepared: Prepared, link: HubLink, parameters: Sequence[Parameter]
+        self,
+        prepared: Prepared,
+        link: HubLink,
+        parameters: Sequence[Parameter],
+        *,
+        in_chunks: bool = False,
     ) -> Execution:
         """See `Federation.execute`."""
         statement = prepared.statement
         if isinstance(statement, _PreparedByName):
-            return await self.execute(statement.inner, link, ())
+            return await self.execute(statement.inner, link, (), in_chunks=in_chunks)
         if not isinstance(statement, FederatedStatement):
             return Execution(prepared.guard_sql, (), bool(parameters))
         statement = await self._refresh(prepared, statement, link)
@@ -191,7 +197,7 @@ class Pipeline:
             if isinstance(resolved, Execution):
                 return replace(resolved, client_parameters=bool(parameters))
             statement = resolved
-        return await self._answer(statement, link, arguments)
+        return await self._answer(statement, link, arguments, in_chunks)
 
     # --- questions ------------------------------------------------------------------------------
 
@@ -363,11 +369,16 @@ class Pipeline:
         statement: FederatedStatement,
         link: HubLink,
         arguments: Mapping[int, _Argument],
+        in_chunks: bool,
     ) -> Execution:
         explained = _explain_options(statement.parsed.node)
         plan = await self._plan(statement, arguments)
         if explained is not None and not explained.analyze:
             return self._explained(plan, None, explained)
+        if in_chunks and plan.whole is not None and plan.whole_query is not None:
+            interleaves = self._adapters[plan.whole.owner].capabilities.interleaves
+            if interleaves and statement.parsed.kind == "SelectStmt":
+                return await self._passed_on(plan, plan.whole, plan.whole_query, link)
         gathered, closing = await self._run(plan, link)
         try:
             if explained is not None:
@@ -378,6 +389,28 @@ class Pipeline:
             return await answers.answer(statement, gathered, whole, len(arguments), link)
         finally:
             await closing
+
+    async def _passed_on(
+        self, plan: Plan, whole: Whole, query: Statement, link: HubLink
+    ) -> Execution:
+        """Answer a SELECT that one owner answers: in chunks, if it has more rows than one."""
+
+        def chunk(rows: Rows) -> Execution:
+            return answers.whole_answer(plan.statement, rows, whole, query.outputs)
+
+        async def ask(give: Callable[[Execution], Awaitable[None]]) -> _Ran:
+            return await self._run(plan, link, lambda rows: give(chunk(rows)))
+
+        stream = Stream(ask)
+        rest = _Rest(stream, chunk)
+        try:
+            first = await stream.next()
+            if first is not None:
+                return replace(first, more=rest)
+            return await rest.last()
+        except BaseException:
+            await stream.close()
+            raise
 
     def _explained(
         self, plan: Plan, gathered: Gathered | None, options: _ExplainOptions
@@ -470,7 +503,9 @@ class Pipeline:
         )
         return query if self._adapters[whole.owner].supports_statement(query) else None
 
-    async def _run(self, plan: Plan, link: HubLink) -> tuple[Gathered, asyncio.Task[None]]:
+    async def _run(
+        self, plan: Plan, link: HubLink, give: Callable[[Rows], Awaitable[None]] | None = None
+    ) -> _Ran:
         """Ask the owners. The task writes the outcome while the answer is made: await it."""
         state = plan.statement.state
         progress = state.enabled("oar.progress")
@@ -502,6 +537,7 @@ class Pipeline:
                 seconds=_timeout(state, self._limits),
                 progress=report,
                 finished=finished,
+                give=give,
             )
             sqlstate = SUCCESS
         except OarError as error:
@@ -532,6 +568,37 @@ class Pipeline:
         except LedgerUnavailable:
             # What was sent is recorded; only the outcome is not, and reads as unknown.
             log.warning("ledger outcome not written", ask=str(ask.id))
+
+
+_Ran = tuple[Gathered, asyncio.Task[None]]
+"""Rows of owners, and the task that writes the outcome meanwhile."""
+
+
+@dataclass(slots=True)
+class _Rest:
+    """The chunks behind the first. See :class:`oar_proxy.federation.Chunks`."""
+
+    stream: Stream[Execution, _Ran]
+    chunk: Callable[[Rows], Execution]
+    over: bool = False
+
+    async def next(self) -> tuple[Parameter, ...] | None:
+        if self.over:
+            return None
+        execution = await self.stream.next() or await self.last()
+        return execution.parameters
+
+    async def last(self) -> Execution:
+        """Make the chunk of what is left, once nothing more comes."""
+        self.over = True
+        gathered, closing = self.stream.result
+        try:
+            return self.chunk(gathered.of(WHOLE))
+        finally:
+            await closing
+
+    async def close(self) -> None:
+        await self.stream.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,18 @@ import asyncio
 import contextlib
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oar_adapters.interface import (
     Adapter,
@@ -40,6 +48,7 @@ from oar_proxy.gate import Gate
 from oar_proxy.ledger import SUCCESS, Ask, StepOutcome
 from oar_proxy.plan import Plan, Step, UsedEdge
 from oar_proxy.settings import Limits
+from oar_proxy.sqltree import most_rows
 
 if TYPE_CHECKING:
     from oar_adapters.authorized import Authorized
@@ -54,6 +63,11 @@ _INTEGERS: Final = {
 WHOLE: Final = 0
 """The number of a whole statement's rows, where occurrences count from 1."""
 
+CHUNK_ROWS: Final = 20_000
+CHUNK_BYTES: Final = 8 * 1024 * 1024
+"""What of a whole statement's rows is held before they begin to pass through. An answer of no
+more than that costs no further query."""
+
 
 @dataclass(slots=True)
 class Rows:
@@ -62,6 +76,12 @@ class Rows:
     names: tuple[str, ...]
     columns: list[list[Sequence[Cell]]] = field(repr=False)
     count: int = 0
+
+    def take(self) -> Rows:
+        """Give away what was collected so far, and begin anew."""
+        taken = Rows(self.names, self.columns, self.count)
+        self.columns, self.count = [[] for _ in self.names], 0
+        return taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +150,22 @@ async def run(
     seconds: float,
     progress: Callable[[str], None],
     finished: list[StepOutcome],
+    give: Callable[[Rows], Awaitable[None]] | None = None,
 ) -> Gathered:
     """Ask the owners; ``seconds`` is for all of it. Raises ``OarError``.
 
     Outcomes of steps that are not on the ledger yet are left in ``finished``, also on failure.
+    With ``give``, rows of a whole statement that are more than a chunk are given away in chunks,
+    as they come; what is returned is the last chunk then. It returns when there is room for more.
     """
-    runner = _Runner(plan, slots, adapters, gate, ask, limits, seconds, progress, finished)
+    runner = _Runner(plan, slots, adapters, gate, ask, limits, seconds, progress, finished, give)
     try:
         async with asyncio.timeout(seconds):
             return await runner.run()
     except TimeoutError as error:
+        what = "its rows did not all pass" if runner.passing else "the owners did not answer"
         raise QueryCanceled(
-            f"canceling statement: the owners did not answer within {seconds:g} s",
+            f"canceling statement: {what} within {seconds:g} s",
             detail="limit: statement_timeout of the session or of the proxy",
             hint="ask for less, or raise statement_timeout",
         ) from error
@@ -158,9 +182,11 @@ class _Runner:
     seconds: float
     progress: Callable[[str], None]
     finished: list[StepOutcome]
+    give: Callable[[Rows], Awaitable[None]] | None = None
+    passing: bool = False
     gathered: Gathered = field(default_factory=Gathered)
     rows: dict[int, Rows] = field(default_factory=dict)
-    bytes_received: int = 0
+    bytes_held: int = 0
 
     async def run(self) -> Gathered:
         try:
@@ -312,16 +338,7 @@ class _Runner:
         clock = asyncio.get_running_loop().time
         started = clock()
         self.progress(_asking(sending))
-        entry = sending.query.ledger_entry
-        try:
-            received = await self._receive(sending)
-        except OarError as error:
-            self.finished.append(StepOutcome(entry, error.sqlstate, None))
-            raise
-        except asyncio.CancelledError:
-            self.finished.append(StepOutcome(entry, QueryCanceled.sqlstate, None))
-            raise
-        self.finished.append(StepOutcome(entry, SUCCESS, received))
+        received = await self._noted(sending.query, self._receive(sending))
         self.gathered.reports.append(
             StepReport(
                 sending.step,
@@ -335,6 +352,19 @@ class _Runner:
         )
         self.progress(f"owner {sending.owner} sent {received} rows")
 
+    async def _noted(self, query: Authorized, rows: Coroutine[Any, Any, int]) -> int:
+        """Await the rows of a query, and note for the ledger how that ended."""
+        try:
+            received = await rows
+        except OarError as error:
+            self.finished.append(StepOutcome(query.ledger_entry, error.sqlstate, None))
+            raise
+        except asyncio.CancelledError:
+            self.finished.append(StepOutcome(query.ledger_entry, QueryCanceled.sqlstate, None))
+            raise
+        self.finished.append(StepOutcome(query.ledger_entry, SUCCESS, received))
+        return received
+
     async def _receive(self, sending: _Sending) -> int:
         cap, rule = self.gate.row_cap(sending.owner)
         rows = sending.rows
@@ -342,6 +372,8 @@ class _Runner:
         try:
             async with self.sessions.use(sending.owner) as snapshot:
                 async for batch in snapshot.run(sending.query):
+                    if self.give is not None and self._is_chunk(rows):
+                        await self._pass(sending, snapshot, self.give)
                     received += batch.rows
                     if received > cap:
                         raise _too_many_rows(sending, cap, rule)
@@ -353,13 +385,53 @@ class _Runner:
             raise owner_fault(sending.owner, error) from error
         return received
 
+    # --- rows that pass through -----------------------------------------------------------------
+
+    def _is_chunk(self, rows: Rows) -> bool:
+        return rows.count >= CHUNK_ROWS or self.bytes_held >= CHUNK_BYTES
+
+    async def _pass(
+        self, sending: _Sending, snapshot: Snapshot, give: Callable[[Rows], Awaitable[None]]
+    ) -> None:
+        """Give away the rows that are held, once it is known that none will have to be refused."""
+        if not self.passing:
+            await self._require_within_cap(sending, snapshot)
+            self.passing = True
+        await give(sending.rows.take())
+        self.bytes_held = 0
+
+    async def _require_within_cap(self, sending: _Sending, snapshot: Snapshot) -> None:
+        """Have the owner count, in the same snapshot: a refusal has to come before the first row.
+
+        A statement need not give as many rows twice (rows that tie, sums of floating-point
+        numbers), so the cap is watched while they pass as well.
+        """
+        query = self.plan.whole_query
+        assert query is not None
+        cap, rule = self.gate.row_cap(sending.owner)
+        most = most_rows(self.plan.statement.parsed.node)
+        if most is not None and most <= cap:
+            return
+        counting = replace(query, limit=cap + 1, counted=True)
+        rendered = self.adapters[sending.owner].render(counting)
+        (permit,) = await self._authorize([gates.Step(sending.owner, counting, rendered)])
+        self.progress(f"asking owner {sending.owner} how many rows that is: they pass as they come")
+        if await self._noted(permit, self._counted(sending.owner, snapshot, permit)) > cap:
+            raise _too_many_rows(sending, cap, rule)
+
+    async def _counted(self, owner: str, snapshot: Snapshot, query: Authorized) -> int:
+        try:
+            return sum([batch.rows async for batch in snapshot.run(query)])
+        except OwnerError as error:
+            raise owner_fault(owner, error) from error
+
     def _count_bytes(self, columns: Sequence[Sequence[Cell]]) -> None:
         for cells in columns:
             if isinstance(cells, Packed):
-                self.bytes_received += len(cells.elements)
+                self.bytes_held += len(cells.elements)
             else:
-                self.bytes_received += 4 * len(cells) + sum(map(len, filter(None, cells)))
-        if self.bytes_received > self.limits.max_bytes:
+                self.bytes_held += 4 * len(cells) + sum(map(len, filter(None, cells)))
+        if self.bytes_held > self.limits.max_bytes:
             raise LimitExceeded(
                 f"the owners sent more than {self.limits.max_bytes} bytes for one statement",
                 detail="limit proxy/limits.max_bytes; nothing partial is returned",

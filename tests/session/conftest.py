@@ -65,7 +65,7 @@ class Federation:
         await link.check(text, parameter_oids)
         return Prepared(text, (text, found[1]))
 
-    async def execute(self, prepared, link, parameters):
+    async def execute(self, prepared, link, parameters, *, in_chunks=False):
         text, behaviour = prepared.statement
         self.parameters.append(tuple(parameters))
         self.events.append(("begun", behaviour))

@@ -204,6 +204,7 @@ class PostgresAdapter:
             aggregates=AGGREGATES,
             text_order=owner.bytewise and owner.unicode,
             snapshots=self._pool_size,
+            interleaves=True,
         )
 
     async def schema(self) -> OwnerSchema:
@@ -310,11 +311,13 @@ class PostgresSnapshot:
             types = [column.type for column in asked.columns]
             keys = [key_filter.keys for key_filter in asked.key_filters]
             text = sql.scan(asked)
+            counted = not types
         else:
             types = [output.type for output in asked.outputs]
             keys = []
             text = sql.statement(asked)
-        if isinstance(asked, Scan) and not types:
+            counted = asked.counted
+        if counted:
             with _translated("counting rows"):
                 yield Batch((), await self._count(text, keys))
             return

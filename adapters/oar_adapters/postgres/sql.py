@@ -198,6 +198,9 @@ def statement(query: Statement) -> str:
     ]
     limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
     alias = f"q({', '.join(names)})" if names else "q"
+    if query.counted:
+        rows = f"SELECT FROM (\n{query.sql}\n) AS {alias}{limit}"
+        return f"SELECT pg_catalog.count(*) FROM ({rows}) AS q"
     return f"SELECT {', '.join(cells)} FROM (\n{query.sql}\n) AS {alias}{limit}"
 
 

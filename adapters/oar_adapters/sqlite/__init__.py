@@ -138,6 +138,7 @@ class SqliteAdapter:
             aggregates=whole.AGGREGATES,
             text_order=self._found.unicode,
             snapshots=self._pool_size,
+            interleaves=True,
         )
 
     async def schema(self) -> OwnerSchema:
@@ -169,7 +170,8 @@ class SqliteAdapter:
         """Write a query in SQLite's dialect. Raises ``ValueError`` for one not evaluated here."""
         if isinstance(query, Statement):
             translated = self._translate(query)
-            columns = tuple((f'output "{o.name}"', o.type) for o in query.outputs)
+            outputs = () if query.counted else query.outputs
+            columns = tuple((f'output "{o.name}"', o.type) for o in outputs)
             values = translated.parameters.values
             return _Written(translated.text, values, columns, translated.checks)
         parameters = sql.Parameters()

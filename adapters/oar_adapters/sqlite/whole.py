@@ -108,6 +108,8 @@ def translate(
     text = body.write(tree, statement.outputs)
     if statement.limit is not None:
         text += f" LIMIT {statement.limit:d}"
+    if statement.counted:
+        text = f"SELECT count(*) FROM ({text})"
     return Translated(text, parameters, tuple(body.checks(enforced)))
 
 

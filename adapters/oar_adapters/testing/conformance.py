@@ -31,6 +31,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from decimal import Decimal
 from typing import ClassVar, Final, Protocol, TypeVar
 
@@ -397,6 +398,32 @@ class AdapterConformance:
         if found is None:
             pytest.skip("the adapter does not take this statement")
         assert Counter(found) == Counter(due)
+
+    @pytest.mark.parametrize(("limit", "due"), [(None, 60_000), (7, 7), (100_000, 60_000)])
+    def test_counts_a_whole_statement_between_two_batches_of_it(
+        self, owner: SampleOwner, limit: int | None, due: int
+    ) -> None:
+        async def count(adapter: Adapter) -> tuple[int, int] | None:
+            table = _table(await adapter.schema(), "numbers")
+            text = f'SELECT "id" FROM {_qualified(table)}'
+            outputs = (Output("id", table.column("id").type),)
+            statement = Statement(text, (table,), outputs)
+            counted = replace(statement, limit=limit, counted=True)
+            can = adapter.capabilities.interleaves
+            if not can or not adapter.supports_statement(counted):
+                return None
+            received = found = 0
+            async with adapter.snapshot(PATIENCE) as snapshot:
+                async for batch in snapshot.run(Authorized(statement, ledger_entry=1)):
+                    if not received:
+                        found = sum(b.rows for b in await _batches(snapshot, counted))
+                    received += batch.rows
+            return found, received
+
+        found = _with_adapter(owner, count)
+        if found is None:
+            pytest.skip("the adapter does not say that it interleaves")
+        assert found == (due, 60_000)
 
     # --- read only -----------------------------------------------------------------------------
 

@@ -87,6 +87,10 @@ class Expected:
         """Return what the client gets of one message of the answer."""
         return message
 
+    def ended(self, message: bytes) -> bytes | None:
+        """Return what the client gets of the last message of an answer that passes."""
+        return message
+
     def done(self, message: bytes) -> None:
         """The last message of the answer has come."""
 
@@ -283,6 +287,8 @@ class Conversation:
             given = head.message(code, message)
         if code not in head.kind.completed_by:
             return given
+        if head.passes:
+            given = head.ended(message)
         if head.kind is Kind.EXECUTE or code == _READY:
             self.copying = False
         self._queue.popleft()

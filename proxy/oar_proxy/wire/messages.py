@@ -210,6 +210,14 @@ def decode_data_row(message: bytes) -> tuple[Cell, ...]:
     return cells
 
 
+def decode_command_complete(message: bytes) -> bytes:
+    """Return the command tag, such as ``SELECT 5``."""
+    body = _Body(message)
+    tag = body.string()
+    body.end()
+    return tag
+
+
 def decode_backend_key(message: bytes) -> tuple[int, bytes]:
     """Return process id and secret; the secret has 4 bytes, or up to 256 since protocol 3.2."""
     body = _Body(message)
@@ -314,6 +322,11 @@ def notice_response(message: str, detail: str | None, *, encoding: str = "utf-8"
     if detail is not None:
         fields["D"] = _text(detail, encoding)
     return encode_fields(b"N", fields)
+
+
+def command_complete(tag: bytes) -> bytes:
+    """Write a CommandComplete message."""
+    return _message(b"C", tag + b"\0")
 
 
 def encode_parse(name: bytes, query: bytes, oids: Sequence[int] = ()) -> bytes:
