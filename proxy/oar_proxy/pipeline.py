@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import struct
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -65,6 +66,7 @@ _MEANING: Final = (
 )
 """Session settings that change what the planner makes of a literal or a name."""
 
+_FLOATS: Final = frozenset({"real", "double precision"})
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "us": 1e-6}
 
 MAX_SESSION_VIEWS: Final = 10_000
@@ -307,23 +309,23 @@ class Pipeline:
     ) -> list[str]:
         """Evaluate the arguments of EXECUTE in the session, as typed literals."""
         given = node.params or ()
+        if not types:
+            return []  # PostgreSQL does not look at arguments that nothing takes
         if len(given) != len(types):
             raise WrongParameters(
                 f'wrong number of parameters for prepared statement "{node.name}"',
                 detail=f"Expected {len(types)} parameters but got {len(given)}.",
             )
-        if not given:
-            return []
         listed = sqltree.argument_list(text)
         rows = await link.query(
             "SELECT "
             + ", ".join(
-                f"(({argument})::{kind})::pg_catalog.text"
+                _exactly(f"(({argument})::{kind})", kind)
                 for argument, kind in zip(listed, types, strict=True)
             )
         )
         return [
-            f"({'NULL' if cell is None else quote_literal(cell.decode())}::{kind})"
+            f"({'NULL' if cell is None else quote_literal(_exact_text(cell, kind))}::{kind})"
             for cell, kind in zip(rows[0], types, strict=True)
         ]
 
@@ -639,6 +641,21 @@ def _prepared_body(statement: str) -> str:
     if len(parsed) == 1 and parsed[0].kind == "PrepareStmt":
         return sqltree.prepared_query(parsed[0].text)
     return statement
+
+
+def _exactly(value: str, kind: str) -> str:
+    """SQL for a value's text; a float's bits, whose text ``extra_float_digits`` may cut short."""
+    if kind in _FLOATS:
+        return f"pg_catalog.encode(pg_catalog.float8send({value}::pg_catalog.float8), 'hex')"
+    return f"{value}::pg_catalog.text"
+
+
+def _exact_text(cell: bytes, kind: str) -> str:
+    """Read what :func:`_exactly` had printed."""
+    if kind in _FLOATS:
+        (value,) = struct.unpack("!d", bytes.fromhex(cell.decode()))
+        return repr(value)
+    return cell.decode()
 
 
 def _carry(text: str, query: str) -> str:

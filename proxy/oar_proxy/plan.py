@@ -216,8 +216,9 @@ class _Planner:
             return []
         occurrence = self.occurrences[number]
         alias = planreading.marker(number)
+        exact = int(self.statement.state.settings.get("extra_float_digits", "1")) >= 1
         return [
-            (text, predicates.read(text, occurrence.table, alias))
+            (text, predicates.read(text, occurrence.table, alias, exact_floats=exact))
             for text in self.reading.scans[number]
         ]
 

@@ -64,6 +64,8 @@ _COMPARABLE: Final = frozenset(
 )
 """Families whose comparison depends on the two values alone."""
 
+_FLOATS: Final = frozenset({"real", "double precision"})
+
 _RELAYABLE: Final = frozenset({"integer", "text", "numeric", "uuid", "date", "bytea", "boolean"})
 """Families whose equality is transitive and the same at every owner (R39 to R50). Floats are not:
 equality across their widths is not transitive. ``numeric`` is compared by value."""
@@ -97,9 +99,26 @@ def relayable(source_type: str, target_type: str) -> bool:
     return family(source_type) == family(target_type) and family(source_type) in _RELAYABLE
 
 
-def read(text: str, table: PublishedTable, alias: str) -> Predicate | None:
-    """Read one condition on a scan of ``table`` under ``alias``; None: not expressible."""
-    return _read(sqltree.parse_expression(text), table, alias)
+def read(
+    text: str, table: PublishedTable, alias: str, *, exact_floats: bool = True
+) -> Predicate | None:
+    """Read one condition on a scan of ``table`` under ``alias``; None: not expressible.
+
+    ``exact_floats`` is false where floats were printed with fewer digits than tell them apart
+    (``extra_float_digits`` below 1): a literal may then be another number than the hub compares.
+    """
+    predicate = _read(sqltree.parse_expression(text), table, alias)
+    if not exact_floats and predicate is not None and _has_float(predicate):
+        return None
+    return predicate
+
+
+def _has_float(predicate: Predicate) -> bool:
+    if isinstance(predicate, (Comparison, Membership)):
+        return predicate.type in _FLOATS
+    if isinstance(predicate, Not):
+        return _has_float(predicate.argument)
+    return isinstance(predicate, (And, Or)) and any(map(_has_float, predicate.arguments))
 
 
 def selectivity(predicate: Predicate, table: PublishedTable) -> float:

@@ -51,6 +51,8 @@ CARRIERS = {
     "merge": ["CREATE TEMP TABLE q (id bigint, w bigint)", f"MERGE INTO q USING ({JOIN}) s ON s.id = q.id WHEN NOT MATCHED THEN INSERT VALUES (s.id, s.w)", "SELECT * FROM q ORDER BY 1, 2"],
     "prepare": [f"PREPARE p AS {JOIN}", "EXECUTE p"],
     "prepare with a parameter": ["PREPARE p(bigint, text) AS SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) WHERE $1 < 5 OR a.v = $2 ORDER BY 1, 2", "EXECUTE p(2 + 1, 'none')"],
+    "execute with arguments that nothing takes": [f"PREPARE p AS {JOIN}", "EXECUTE p(1, 'two')"],
+    "execute with a float of more digits than are shown": ["SET extra_float_digits = 0", "PREPARE p(float8) AS SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) WHERE $1 = 0.1::float8 + 0.2::float8 ORDER BY 1, 2", "EXECUTE p(0.1::float8 + 0.2::float8)"],
     "prepare, grouped by a key": [f"PREPARE p AS {GROUPED}", "EXECUTE p"],
     "temp view, grouped by a key": [f"CREATE TEMP VIEW q AS {GROUPED}", "SELECT * FROM q ORDER BY 1"],
     "create table as execute": [f"PREPARE p AS {JOIN}", "CREATE TEMP TABLE q AS EXECUTE p", "SELECT * FROM q ORDER BY 1, 2"],
