@@ -11,9 +11,12 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import asyncmy
+import psycopg
 import psycopg.conninfo
 import pytest
 import structlog
@@ -103,6 +106,88 @@ def icu_server(tmp_path_factory):
     yield psycopg.conninfo.make_conninfo(host=str(directory), user="admin", dbname="postgres")
     run("pg_ctl", "-w", "-m", "immediate", "stop")
     shutil.rmtree(directory)
+
+
+class MariadbServer:
+    """A MariaDB server and its administrator; each call is a connection of its own."""
+
+    def __init__(self, socket):
+        self.socket = str(socket)
+
+    def url(self, user, password, database):
+        return f"mariadb://{user}:{password}@/{database}?socket={self.socket}"
+
+    def run(self, *statements, database=None, rows=None):
+        """Run statements, the last one once for each of ``rows``; returns its answer."""
+
+        async def talk():
+            async with asyncmy.connect(
+                unix_socket=self.socket, user="root", database=database, charset="utf8mb4",
+                autocommit=True,
+            ) as connection, connection.cursor() as cursor:  # fmt: skip
+                for statement in statements[:-1]:
+                    await cursor.execute(statement)
+                if rows is None:
+                    await cursor.execute(statements[-1])
+                else:
+                    await cursor.executemany(statements[-1], rows)
+                return await cursor.fetchall()
+
+        return asyncio.run(talk())
+
+    def new_database(self, name, *, options="CHARACTER SET utf8mb4"):
+        """Make a database and a login that may read it, and write; returns its name and URL."""
+        database, password = f"{name}_{secrets.token_hex(4)}", secrets.token_hex(8)
+        self.run(
+            f"CREATE DATABASE {database} {options}",
+            f"CREATE USER {database}@localhost IDENTIFIED BY '{password}'",
+            # What a careless owner might allow: the adapter has to stay read-only by itself.
+            f"GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, SHOW VIEW ON {database}.*"
+            f" TO {database}@localhost",
+        )
+        return database, self.url(database, password, database)
+
+
+@pytest.fixture(scope="session")
+def mariadb_server():
+    """A MariaDB server that listens on a socket in a directory of its own."""
+    path = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
+    daemon, install = (shutil.which(name, path=path) for name in ("mariadbd", "mariadb-install-db"))
+    if not daemon or not install:
+        pytest.skip("no MariaDB server is installed")
+    directory = Path(tempfile.mkdtemp(prefix="oar-mariadb-"))
+    (directory / "tmp").mkdir()
+    account = {}
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        for owned in (directory, directory / "tmp"):
+            os.chown(owned, nobody.pw_uid, nobody.pw_gid)
+        account = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    common = ["--no-defaults", f"--datadir={directory}/data", f"--tmpdir={directory}/tmp"]
+    with (directory / "log").open("wb") as log:
+        subprocess.run(
+            [install, *common, "--auth-root-authentication-method=normal", "--skip-test-db"],
+            check=True, cwd="/", stdout=log, stderr=log, **account,
+        )  # fmt: skip
+        server = subprocess.Popen(
+            # Settings an owner may have, and whose meaning must not reach the adapter.
+            [daemon, *common, f"--socket={directory}/s", f"--pid-file={directory}/pid",
+             "--skip-networking", "--innodb-flush-log-at-trx-commit=0",
+             "--default-time-zone=+05:00", "--sql-mode=PAD_CHAR_TO_FULL_LENGTH",
+             "--character-set-server=latin1", "--net-write-timeout=2"],
+            cwd="/", stdout=log, stderr=log, **account,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while not (directory / "s").exists():
+            assert server.poll() is None, (directory / "log").read_text()
+            assert time.monotonic() < deadline, "MariaDB does not start"
+            time.sleep(0.05)
+        yield MariadbServer(directory / "s")
+    finally:
+        server.terminate()
+        server.wait(30)
+        shutil.rmtree(directory)
 
 
 @contextmanager

@@ -1,0 +1,289 @@
+"""What a MariaDB or MySQL owner publishes, from ``information_schema``. Pure.
+
+A type is published as the PostgreSQL type that holds each of its values; where there is none,
+the column is left out. The values that a type of PostgreSQL has no place for (zero dates, text
+with a NUL) fail the statement that meets them.
+"""
+
+from __future__ import annotations
+
+import string
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from fnmatch import fnmatchcase
+from typing import Final
+
+from oar_adapters.interface import Agreement, Column, OwnerError, OwnerErrorKind, OwnerSchema, Table
+
+TABLES: Final = """
+SELECT TABLE_NAME, TABLE_TYPE, ENGINE, TABLE_ROWS, TABLE_COMMENT
+FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() ORDER BY TABLE_NAME
+"""
+
+COLUMNS: Final = """
+SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME,
+    COLLATION_NAME, NUMERIC_PRECISION, NUMERIC_SCALE, COLUMN_COMMENT, PRIVILEGES
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE()
+ORDER BY TABLE_NAME, ORDINAL_POSITION
+"""
+
+KEYS: Final = """
+SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME
+FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = DATABASE() AND NON_UNIQUE = 0
+ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX
+"""
+
+DEFAULT_ROWS: Final = 1000.0
+"""Rows assumed for a view, as PostgreSQL assumes them for a set function."""
+
+Row = Sequence[str | None]
+
+
+class Family(Enum):
+    """What the owner's comparisons on a column are like; decides how it is read and compared."""
+
+    INTEGER = auto()
+    YEAR = auto()
+    DECIMAL = auto()
+    DOUBLE = auto()
+    REAL = auto()
+    BOOLEAN = auto()
+    BITS = auto()
+    TEXT = auto()
+    NAMED = auto()
+    """Enumerations and sets: text to read, numbers in an index."""
+    BYTES = auto()
+    DATE = auto()
+    DATETIME = auto()
+    INSTANT = auto()
+    INTERVAL = auto()
+    UUID = auto()
+    OPAQUE = auto()
+    """Read as text, never compared here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trait:
+    """What has to be known of an owner's column beyond :class:`~oar_adapters.interface.Column`."""
+
+    family: Family
+    charset: str | None = None
+    collation: str | None = None
+    strays: bool = False
+    """Published as ``boolean`` at the owner's word: other numbers may be there."""
+
+
+Traits = Mapping[tuple[str, str], Trait]
+"""By table and column, in the owner's spelling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How the owner's database is published: its options."""
+
+    lower: bool = True
+    tables: tuple[str, ...] = ()
+    engines: Collection[str] = frozenset({"innodb", "rocksdb"})
+    booleans: bool = False
+    """``tinyint(1)`` is published as ``boolean``."""
+
+    def published(self, name: str) -> str:
+        """Return the published spelling. Folds ASCII only, as PostgreSQL does."""
+        return name.translate(_LOWER) if self.lower else name
+
+    def wanted(self, name: str) -> bool:
+        """Tell whether a table is on the owner's list; an empty list has every name."""
+        folded = name.translate(_LOWER)
+        return not self.tables or any(
+            fnmatchcase(folded, pattern.translate(_LOWER)) for pattern in self.tables
+        )
+
+
+_LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """A published schema and what is known of its columns."""
+
+    schema: OwnerSchema
+    traits: Traits
+
+
+def discover(
+    tables: Sequence[Row], columns: Sequence[Row], keys: Sequence[Row], naming: Naming
+) -> Discovery:
+    """Make the published schema from the rows of the three queries above.
+
+    Raises :class:`OwnerError` where two names fall into one.
+    """
+    published = []
+    traits: dict[tuple[str, str], Trait] = {}
+    for name, kind, engine, rows, comment in tables:
+        if name is None or not _is_published(name, kind or "", engine or "", naming):
+            continue
+        stored = kind != "VIEW"
+        made = [
+            (row[1] or "", *found)
+            for row in columns
+            if row[0] == name and (found := _column(row, naming, stored=stored)) is not None
+        ]
+        if not made:
+            continue
+        traits |= {(name, source): trait for source, _, trait in made}
+        primary, unique = (
+            _keys([row for row in keys if row[0] == name], made) if stored else ((), ())
+        )
+        published.append(
+            Table(
+                name=naming.published(name),
+                columns=tuple(column for _, column, _ in made),
+                source_name=name,
+                primary_key=primary,
+                unique_keys=unique,
+                row_estimate=max(1.0, float(rows or 1)) if stored else DEFAULT_ROWS,
+                comment=(comment or None) if stored else None,
+            )
+        )
+    _check_names(published)
+    return Discovery(OwnerSchema(tuple(published)), traits)
+
+
+def _is_published(name: str, kind: str, engine: str, naming: Naming) -> bool:
+    """Tell whether a table is published.
+
+    Engines without transactions have no snapshot: two reads of a statement could differ.
+    """
+    if not naming.wanted(name):
+        return False
+    stored = kind in ("BASE TABLE", "SYSTEM VERSIONED") and engine.lower() in naming.engines
+    return kind == "VIEW" or stored
+
+
+def _check_names(tables: Sequence[Table]) -> None:
+    names = [("table", table.name) for table in tables]
+    names += [(table.name, column.name) for table in tables for column in table.columns]
+    if any(count > 1 for count in Counter(names).values()):
+        raise OwnerError(
+            OwnerErrorKind.REFUSED,
+            "reading its catalogs: two names differ in case only: the option case=keep tells them"
+            " apart",
+        )
+
+
+def _column(row: Row, naming: Naming, *, stored: bool) -> tuple[Column, Trait] | None:
+    _, name, data_type, declared, nullable, charset, collation, digits, scale, comment, may = row
+    if name is None or "select" not in (may or "").lower():
+        return None
+    found = published_type(
+        (data_type or "").lower(), (declared or "").lower(), digits, scale, booleans=naming.booleans
+    )
+    if found is None:
+        return None
+    type_, family = found
+    if family in (Family.TEXT, Family.NAMED) and charset in (None, "binary"):
+        return None
+    strays = family is Family.BOOLEAN and data_type != "bit"
+    column = Column(
+        name=naming.published(name),
+        type=type_,
+        source_name=name,
+        # What a view says of itself is as old as the view.
+        not_null=stored and nullable == "NO",
+        comment=comment or None,
+        equality=Agreement.NONE if family in _NEVER_COMPARED else Agreement.EXACT,
+        ordered=family not in _NEVER_COMPARED and family is not Family.UUID,
+    )
+    return column, Trait(family, charset, collation, strays)
+
+
+_NEVER_COMPARED: Final = frozenset({Family.REAL, Family.BITS, Family.INTERVAL, Family.OPAQUE})
+
+_SIGNED: Final = {
+    "tinyint": "smallint",
+    "smallint": "smallint",
+    "mediumint": "integer",
+    "int": "integer",
+    "bigint": "bigint",
+}
+_UNSIGNED: Final = {
+    "tinyint": "smallint",
+    "smallint": "integer",
+    "mediumint": "integer",
+    "int": "bigint",
+    "bigint": "numeric(20,0)",
+}
+_OTHERS: Final = {
+    "year": ("smallint", Family.YEAR),
+    "double": ("double precision", Family.DOUBLE),
+    "float": ("real", Family.REAL),
+    **dict.fromkeys(
+        ("char", "varchar", "tinytext", "text", "mediumtext", "longtext"), ("text", Family.TEXT)
+    ),
+    **dict.fromkeys(("enum", "set"), ("text", Family.NAMED)),
+    **dict.fromkeys(
+        ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"),
+        ("bytea", Family.BYTES),
+    ),
+    "date": ("date", Family.DATE),
+    "datetime": ("timestamp without time zone", Family.DATETIME),
+    "timestamp": ("timestamp with time zone", Family.INSTANT),
+    # From -838:59:59 to 838:59:59.
+    "time": ("interval", Family.INTERVAL),
+    "uuid": ("uuid", Family.UUID),
+    "json": ("json", Family.OPAQUE),
+    "inet4": ("text", Family.OPAQUE),
+    "inet6": ("text", Family.OPAQUE),
+}
+
+
+def published_type(
+    data_type: str, declared: str, digits: str | None, scale: str | None, *, booleans: bool
+) -> tuple[str, Family] | None:
+    """Return the PostgreSQL type of a column and its family; None for one with no such type."""
+    if data_type in _SIGNED:
+        if booleans and declared == "tinyint(1)":
+            return "boolean", Family.BOOLEAN
+        kinds = _UNSIGNED if "unsigned" in declared else _SIGNED
+        return kinds[data_type], Family.INTEGER
+    if data_type == "decimal":
+        # Constants with more digits behind the point are not taken everywhere.
+        family = Family.DECIMAL if int(scale or 0) <= 30 else Family.OPAQUE
+        return f"numeric({digits},{scale})", family
+    if data_type == "bit":
+        return ("boolean", Family.BOOLEAN) if digits == "1" else (f"bit({digits})", Family.BITS)
+    return _OTHERS.get(data_type)
+
+
+_DISTINCT_CHARSETS: Final = frozenset(
+    {"ascii", "latin1", "ucs2", "utf16", "utf16le", "utf32", "utf8", "utf8mb3", "utf8mb4"}
+)
+"""Character sets no two of whose texts become one in UTF-8."""
+
+
+def _keys(
+    rows: Sequence[Row], made: Sequence[tuple[str, Column, Trait]]
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Return the keys. What is unique by a prefix, or regardless of case, is unique."""
+    named = {
+        source: column.name
+        for source, column, trait in made
+        if trait.charset is None or trait.charset in _DISTINCT_CHARSETS
+    }
+    indexes: dict[str, list[str | None]] = {}
+    for _, index, column in rows:
+        # An expression has no column.
+        indexes.setdefault(index or "", []).append(named.get(column or ""))
+    primary: tuple[str, ...] = ()
+    unique = []
+    for index, names in indexes.items():
+        key = tuple(name for name in names if name is not None)
+        if len(key) != len(names):
+            continue
+        if index == "PRIMARY":
+            primary = key
+        else:
+            unique.append(key)
+    return primary, tuple(unique)

@@ -1,0 +1,502 @@
+"""The SQL a MariaDB or MySQL owner is sent, and how far its comparisons are PostgreSQL's. Pure.
+
+Sessions run with ``ANSI_QUOTES`` and ``NO_BACKSLASH_ESCAPES``, so names and strings are quoted as
+in PostgreSQL. Constants are always typed as PostgreSQL compares them: ``0 = 'abc'`` is true here,
+and a string is compared with a date in one place as a date and in another as a string.
+
+Text is compared by its bytes through a binary NO PAD collation, which no index has. Equality is
+therefore asked twice, first in the column's own collation: equal bytes are equal in any.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from math import isfinite
+from typing import Final
+
+from oar_adapters import cells as decode
+from oar_adapters.interface import (
+    Agreement,
+    And,
+    Column,
+    Comparison,
+    KeyFilter,
+    Membership,
+    Not,
+    NullTest,
+    Or,
+    PatternMatch,
+    Predicate,
+    Scan,
+    Table,
+    base_type,
+)
+from oar_adapters.mariadb.schema import Family, Trait, Traits
+from oar_adapters.predicates import (
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    TEXTS,
+    Leaf,
+    agreement,
+    decimal_constant,
+    double_constant,
+    leaves,
+    pattern_is_complete,
+)
+
+ALIAS: Final = "t"
+FALSE: Final = "(1 = 0)"
+
+CHUNK_KEYS: Final = 10_000
+"""Keys a query (rule R34). MariaDB looks no more than ``optimizer_max_sel_args`` (16,000) of them
+up in an index, MySQL as many as fit into ``range_optimizer_max_mem_size`` (about 36,000)."""
+
+KEYS_BYTES: Final = 4_000_000
+"""Bytes that keys take in one query at most."""
+
+_PRECISION, _SCALE = 65, 30
+"""Digits a number may have here, all in all and behind the point."""
+
+_DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_CLOCK: Final = re.compile(r"\d{2}:\d{2}:\d{2}(\.\d{1,6})?", re.ASCII)
+_TIMES: Final = frozenset({Family.DATE, Family.DATETIME, Family.INSTANT})
+_NUMERIC: Final = frozenset({Family.INTEGER, Family.YEAR, Family.DECIMAL, Family.DOUBLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What depends on the server: the name of its binary NO PAD collation, and a size in bytes."""
+
+    collation: str = "utf8mb4_nopad_bin"
+    keys_bytes: int = KEYS_BYTES
+    """Bytes of SQL that keys may take, well below ``max_allowed_packet``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A constant as it is written, and whether the column is compared as a double."""
+
+    text: str
+    as_double: bool = False
+
+
+def agrees(table: Table, predicate: Predicate, traits: Traits) -> Agreement:
+    """Tell how far a predicate means here what it means in PostgreSQL."""
+    return agreement(predicate, lambda leaf: _leaf_agreement(table, leaf, traits))
+
+
+def _leaf_agreement(table: Table, leaf: Leaf, traits: Traits) -> Agreement:
+    try:
+        column = table.column(leaf.column)
+        trait = traits[(table.source_name, column.source_name)]
+    except KeyError:
+        return Agreement.NONE
+    match leaf:
+        case NullTest():
+            usable = True
+        case PatternMatch(pattern=pattern):
+            text = trait.family in (Family.TEXT, Family.NAMED)
+            usable = text and pattern_is_complete(pattern) and "\0" not in pattern
+        case Membership(values=()):
+            usable = accepts_keys(trait, base_type(leaf.type))
+        case Membership(values=values):
+            usable = all(operand(trait, value, leaf.type) for value in values)
+        case Comparison():
+            usable = operand(trait, leaf.value, leaf.type) is not None
+            if leaf.op not in ("=", "<>"):
+                usable = usable and column.ordered
+    return Agreement.EXACT if usable else Agreement.NONE
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def quoted(name: str) -> str:
+    """Quote a name."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def scan(
+    query: Scan, traits: Traits, dialect: Dialect, keys: Sequence[str], limit: int | None
+) -> str:
+    """Write a scan with conditions on keys. Without columns the server counts: one integer.
+
+    Raises ``ValueError`` or ``KeyError`` for one that is not evaluated here.
+    """
+    writer = Writer(query.table, traits, dialect)
+    outputs = [writer.output(column, distinct=query.distinct) for column in query.columns]
+    conditions = [*(writer.guarded(predicate) for predicate in query.predicates), *keys]
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    tail = "" if limit is None else f" LIMIT {limit:d}"
+    once = "DISTINCT " if query.distinct and outputs else ""
+    source = f"{quoted(query.table.source_name)} AS {ALIAS}"
+    body = f"SELECT {once}{', '.join(outputs) or '1'} FROM {source}{where}{tail}"
+    return body if outputs else f"SELECT count(*) FROM ({body}) AS q"
+
+
+def shown(query: Scan, traits: Traits, dialect: Dialect) -> str:
+    """Write a scan for a reader: keys are a placeholder."""
+    writer = Writer(query.table, traits, dialect)
+    keys = [writer.shown_keys(key_filter) for key_filter in query.key_filters]
+    return scan(query, traits, dialect, keys, query.limit)
+
+
+def key_conditions(query: Scan, traits: Traits, dialect: Dialect) -> Iterator[tuple[str, ...]]:
+    """Yield the conditions that keys put on each query a scan is sent as; one when it has no keys.
+
+    Chunks of distinct keys under exact equality share no row.
+    """
+    writer = Writer(query.table, traits, dialect)
+    size = dialect.keys_bytes // max(1, len(query.key_filters))
+    parts = [list(writer.keys(key_filter, size)) for key_filter in query.key_filters]
+    return itertools.product(*parts)
+
+
+class Writer:
+    """Writes conditions on one table. The caller has asked :func:`agrees` first."""
+
+    def __init__(self, table: Table, traits: Traits, dialect: Dialect) -> None:
+        self._table = table
+        self._traits = traits
+        self._dialect = dialect
+
+    def output(self, column: Column, *, distinct: bool) -> str:
+        """Write a column as it is read."""
+        trait, name = self._trait(column), _name(column)
+        if trait.family in (Family.REAL, Family.DOUBLE):
+            # FLOAT is printed with six digits, DOUBLE(m,d) with d behind the point.
+            return _as_double(name)
+        if distinct and trait.charset is not None:
+            return self._bytewise(trait, name)
+        return name
+
+    def guarded(self, predicate: Predicate) -> str:
+        """Write a predicate. Outside of any negation, numbers that are no boolean are kept."""
+        condition = self.condition(predicate)
+        named = {leaf.column for leaf in leaves(predicate) if not isinstance(leaf, NullTest)}
+        guards = [
+            f"{_name(column)} NOT IN (0, 1)"
+            for column in map(self._table.column, sorted(named))
+            if self._trait(column).strays
+        ]
+        return f"({' OR '.join([condition, *guards])})" if guards else condition
+
+    def condition(self, predicate: Predicate) -> str:
+        """Write a predicate without guards."""
+        match predicate:
+            case And(arguments=arguments):
+                return self._joined(arguments, " AND ", empty="(1 = 1)")
+            case Or(arguments=arguments):
+                return self._joined(arguments, " OR ", empty=FALSE)
+            case Not(argument=argument):
+                return f"(NOT {self.condition(argument)})"
+            case _:
+                return self._leaf(self._table.column(predicate.column), predicate)
+
+    def keys(self, key_filter: KeyFilter, size: int) -> Iterator[str]:
+        """Write a key list, in chunks of at most so many bytes (but one key at least)."""
+        column = self._table.column(key_filter.column)
+        trait, name = self._trait(column), _name(column)
+        left, literals = _keys(trait, name, base_type(key_filter.type), key_filter.keys)
+        if not literals:
+            yield FALSE
+        for chunk in _chunks(list(literals), size // 2):
+            condition = self._member(trait, left, chunk)
+            yield f"({condition} OR {name} NOT IN (0, 1))" if trait.strays else condition
+
+    def shown_keys(self, key_filter: KeyFilter) -> str:
+        """Write a key list as a placeholder."""
+        column = self._table.column(key_filter.column)
+        trait = self._trait(column)
+        left, _ = _keys(trait, _name(column), base_type(key_filter.type), ())
+        exact = self._bytewise(trait, left) if trait.charset is not None else left
+        return f"{exact} IN (?)"
+
+    def _trait(self, column: Column) -> Trait:
+        return self._traits[(self._table.source_name, column.source_name)]
+
+    def _joined(self, arguments: tuple[Predicate, ...], word: str, *, empty: str) -> str:
+        if not arguments:
+            return empty
+        return "(" + word.join(self.condition(argument) for argument in arguments) + ")"
+
+    def _leaf(self, column: Column, leaf: Leaf) -> str:
+        trait, name = self._trait(column), _name(column)
+        match leaf:
+            case NullTest():
+                # `IS NULL` is true of a zero date in a NOT NULL column.
+                test = f"{name} <=> NULL"
+                return f"(NOT {test})" if leaf.negated else f"({test})"
+            case PatternMatch():
+                word = "NOT LIKE" if leaf.negated else "LIKE"
+                return f"({self._bytewise(trait, name)} {word} {_string(leaf.pattern)} ESCAPE '\\')"
+            case Membership(values=()):
+                return FALSE
+            case Membership():
+                right = [_known(operand(trait, value, leaf.type)) for value in leaf.values]
+                left = _left(trait, name, as_double=any(each.as_double for each in right))
+                return self._member(trait, left, [each.text for each in right])
+            case Comparison():
+                single = _known(operand(trait, leaf.value, leaf.type))
+                left = _left(trait, name, as_double=single.as_double)
+                if leaf.op == "=":
+                    return self._member(trait, left, [single.text])
+                if trait.charset is not None:
+                    left = self._bytewise(trait, left)
+                return f"({left} {leaf.op} {single.text})"
+
+    def _member(self, trait: Trait, left: str, literals: Sequence[str]) -> str:
+        values = ", ".join(literals)
+        if trait.charset is None:
+            return f"({left} IN ({values}))"
+        exact = f"{self._bytewise(trait, left)} IN ({values})"
+        indexed = (
+            trait.family is Family.TEXT
+            and trait.collation != self._dialect.collation
+            # Else the column would be converted, or the constant not fit.
+            and (trait.charset == "utf8mb4" or values.isascii())
+        )
+        return f"({left} IN ({values}) AND {exact})" if indexed else f"({exact})"
+
+    def _bytewise(self, trait: Trait, name: str) -> str:
+        if trait.collation == self._dialect.collation and trait.family is Family.TEXT:
+            return name
+        unicode = name if trait.charset == "utf8mb4" else f"CONVERT({name} USING utf8mb4)"
+        return f"{unicode} COLLATE {self._dialect.collation}"
+
+
+def _name(column: Column) -> str:
+    return f"{ALIAS}.{quoted(column.source_name)}"
+
+
+def _left(trait: Trait, name: str, *, as_double: bool) -> str:
+    if as_double and trait.family is not Family.DOUBLE:
+        return _as_double(name)
+    # A YEAR takes 24 for 2024.
+    return f"CAST({name} AS SIGNED)" if trait.family is Family.YEAR else name
+
+
+def _as_double(name: str) -> str:
+    return f"CAST({name} AS DOUBLE)"
+
+
+def _string(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _known(right: Operand | None) -> Operand:
+    if right is None:
+        raise ValueError("the predicate is not one this adapter evaluates")
+    return right
+
+
+def _chunks(literals: Sequence[str], size: int) -> Iterator[list[str]]:
+    chunk: list[str] = []
+    taken = 0
+    for literal in literals:
+        # No character takes more than four bytes.
+        length = len(literal) if literal.isascii() else 4 * len(literal)
+        if chunk and (len(chunk) == CHUNK_KEYS or taken + length > size):
+            yield chunk
+            chunk, taken = [], 0
+        chunk.append(literal)
+        taken += length + 2
+    if chunk:
+        yield chunk
+
+
+# --- constants and keys ---------------------------------------------------------------------------
+
+
+def operand(trait: Trait, value: str, type_: str) -> Operand | None:
+    """Turn a constant in PostgreSQL's text format into SQL; None where that cannot be."""
+    plain = base_type(type_)
+    convert = _OPERANDS.get(trait.family)
+    return None if convert is None or "\0" in value else convert(value, plain)
+
+
+def _double(value: float) -> str:
+    """Write a double; without an exponent it would be a decimal. A zero has no sign here."""
+    text = repr(value + 0.0)
+    return text if "e" in text else f"{text}e0"
+
+
+def _decimal(number: Decimal) -> str | None:
+    """Write a number exactly and in one way; None for one with more digits than a server takes."""
+    text = format(number, "f")
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    whole, _, fraction = text.lstrip("-").partition(".")
+    if len(fraction) > _SCALE or len(whole.lstrip("0")) + len(fraction) > _PRECISION:
+        return None
+    return "0" if text == "-0" else text
+
+
+def _to_number(value: str, plain: str) -> Operand | None:
+    if plain == "double precision":
+        double = _to_double(value, plain)
+        return None if double is None else Operand(double.text, as_double=True)
+    number = decimal_constant(value)
+    if plain not in INTEGERS | {"numeric"} or number is None or abs(number.adjusted()) > 100:
+        return None
+    text = _decimal(number)
+    return None if text is None else Operand(text)
+
+
+def _to_double(value: str, plain: str) -> Operand | None:
+    double = double_constant(value, plain)
+    return None if double is None or not isfinite(double) else Operand(_double(double))
+
+
+def _to_boolean(value: str, plain: str) -> Operand | None:
+    known = {"t": "1", "true": "1", "f": "0", "false": "0"}
+    return Operand(known[value]) if plain == "boolean" and value in known else None
+
+
+def _to_text(value: str, plain: str) -> Operand | None:
+    if plain not in TEXTS:
+        return None
+    # PostgreSQL turns a char(n) constant to text by dropping the padding (rule R44).
+    return Operand(_string(value.rstrip(" ") if plain in ("character", "bpchar") else value))
+
+
+def _to_bytes(value: str, plain: str) -> Operand | None:
+    if plain != "bytea" or not re.fullmatch(r"\\x([0-9a-fA-F]{2})*", value):
+        return None
+    return Operand(f"x'{value[2:]}'")
+
+
+def _to_datetime(value: str, plain: str) -> Operand | None:
+    """Write a date or a timestamp, for a column of either kind."""
+    day, _, clock = value.partition(" ")
+    if not _DATE.fullmatch(day) or day.startswith("0000"):
+        return None
+    if plain == "date" and not clock:
+        return Operand(f"DATE'{day}'")
+    if plain == "timestamp without time zone" and _CLOCK.fullmatch(clock):
+        return Operand(f"TIMESTAMP'{value}'")
+    return None
+
+
+def _to_instant(value: str, plain: str) -> Operand | None:
+    """Write a point in time; sessions run in UTC."""
+    if plain != "timestamp with time zone":
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(value)
+        if moment.tzinfo is None:
+            return None
+        utc = moment.astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
+        return None
+    return Operand(f"TIMESTAMP'{utc.replace(tzinfo=None).isoformat(sep=' ')}'")
+
+
+def _to_uuid(value: str, plain: str) -> Operand | None:
+    if plain != "uuid":
+        return None
+    try:
+        return Operand(_string(str(uuid.UUID(value))))
+    except ValueError:
+        return None
+
+
+_OPERANDS: Final[dict[Family, Callable[[str, str], Operand | None]]] = {
+    Family.INTEGER: _to_number,
+    Family.YEAR: _to_number,
+    Family.DECIMAL: _to_number,
+    Family.DOUBLE: _to_double,
+    Family.BOOLEAN: _to_boolean,
+    Family.TEXT: _to_text,
+    Family.NAMED: _to_text,
+    Family.BYTES: _to_bytes,
+    Family.DATE: _to_datetime,
+    Family.DATETIME: _to_datetime,
+    Family.INSTANT: _to_instant,
+    Family.UUID: _to_uuid,
+}
+
+
+def accepts_keys(trait: Trait, type_: str) -> bool:
+    """Tell whether a list of keys of a type can be compared with a column as PostgreSQL would."""
+    if trait.family in _NUMERIC:
+        return type_ in NUMBERS
+    return (trait.family, type_) in _DECODERS
+
+
+def _keys(
+    trait: Trait, name: str, type_: str, keys: Iterable[bytes]
+) -> tuple[str, dict[str, None]]:
+    """Return what is compared with keys, and the keys as literals, each once.
+
+    A key that no stored value can equal is left out.
+    """
+    if not accepts_keys(trait, type_):
+        raise ValueError(f"keys of type {type_} are not compared with this column")
+    left = _left(trait, name, as_double=type_ in FLOATS)
+    convert = _number_key(trait, type_) if trait.family in _NUMERIC else None
+    convert = convert or _DECODERS[(trait.family, type_)]
+    return left, dict.fromkeys(text for key in keys if (text := convert(key)) is not None)
+
+
+def _number_key(trait: Trait, type_: str) -> Callable[[bytes], str | None]:
+    if type_ in FLOATS:
+        return lambda key: _finite(decode.double(key))
+    if trait.family is Family.DOUBLE:
+        read = decode.integer if type_ in INTEGERS else decode.numeric
+        return lambda key: _finite(float(read(key)))
+    if type_ in INTEGERS:
+        return lambda key: str(decode.integer(key))
+    return lambda key: _exact(decode.numeric(key), whole=trait.family is not Family.DECIMAL)
+
+
+def _finite(value: float) -> str | None:
+    return _double(value) if isfinite(value) else None
+
+
+def _exact(number: Decimal, *, whole: bool) -> str | None:
+    if not number.is_finite() or abs(number.adjusted()) > 100:
+        return None
+    if whole:
+        return str(int(number)) if number == number.to_integral_value() else None
+    return _decimal(number)
+
+
+def _text_key(key: bytes) -> str:
+    return _string(key.decode())
+
+
+def _padded_key(key: bytes) -> str:
+    return _string(key.decode().rstrip(" "))
+
+
+def _date_key(key: bytes) -> str | None:
+    day = decode.date(key)
+    return None if day is None else f"DATE'{day}'"
+
+
+def _timestamp_key(key: bytes) -> str | None:
+    moment = decode.timestamp(key)
+    return None if moment is None else f"TIMESTAMP'{moment}'"
+
+
+_DECODERS: Final[dict[tuple[Family, str], Callable[[bytes], str | None]]] = {
+    **{
+        (family, type_): _padded_key if type_ in ("character", "bpchar") else _text_key
+        for family in (Family.TEXT, Family.NAMED)
+        for type_ in TEXTS
+    },
+    (Family.BYTES, "bytea"): lambda key: f"x'{key.hex()}'",
+    (Family.BOOLEAN, "boolean"): lambda key: str(decode.boolean(key)),
+    (Family.DATE, "date"): _date_key,
+    (Family.DATETIME, "timestamp without time zone"): _timestamp_key,
+    (Family.INSTANT, "timestamp with time zone"): _timestamp_key,
+    (Family.UUID, "uuid"): lambda key: _string(str(uuid.UUID(bytes=key))),
+}
