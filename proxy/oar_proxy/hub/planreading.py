@@ -21,7 +21,9 @@ Node = Mapping[str, Any]
 Reference = tuple[str, str]
 """Alias and column as EXPLAIN prints them."""
 
-_MARKER = re.compile(r"o:(\d+)")
+_MARKER = re.compile(r"o:(\d+)(?:_\d+)?")
+"""EXPLAIN numbers what bears one name, as the scans of a CTE that the planner writes out twice."""
+
 _NAME = r'(?:"((?:[^"]|"")+)"|([a-z_][a-z0-9_$]*))'
 _COLUMN = re.compile(rf"{_NAME}\.{_NAME}")
 
