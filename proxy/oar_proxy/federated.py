@@ -178,8 +178,10 @@ class _Chunk(Settling):
         self.rows = 0
 
     def ended(self, message: bytes) -> bytes | None:
-        tag = messages.decode_command_complete(message)
-        self.rows = int(tag.removeprefix(b"SELECT "))
+        word, _, rows = messages.decode_command_complete(message).partition(b" ")
+        if word != b"SELECT" or not rows.isdigit():
+            raise HubConfused("the hub completed a SELECT as something else")
+        self.rows = int(rows)
         return None
 
 

@@ -148,7 +148,7 @@ class Federation(Protocol):
     ) -> Execution:
         """Ask the owners, under their policies, and return what the hub has to evaluate.
 
-        ``in_chunks``: the caller executes it to the end at once, so its rows may come in chunks.
+        ``in_chunks``: the caller executes it to the end at once, so a SELECT may come in chunks.
         Cancelling the task stops every owner. Raises ``OarError`` or :class:`HubRejected`.
         """
         ...

@@ -9,6 +9,7 @@ import re
 import secrets
 import socket
 import threading
+from itertools import chain
 
 import psycopg
 import psycopg.conninfo
@@ -22,7 +23,7 @@ from oar_proxy.settings import Listen
 
 ROWS = [(number, f"name {number}") for number in range(1, 6)]
 
-OURS = re.compile(r"\bpub\.(orders|slow|denied|broken|asks|swallows|reshaped|wide)\b")
+OURS = re.compile(r"\bpub\.(orders|slow|denied|broken|asks|swallows|reshaped|wide|passing)\b")
 INT4_ARRAY, TEXT_ARRAY = 1007, 1009
 
 
@@ -30,12 +31,46 @@ def arrayed(values):
     return ("{" + ",".join(f'"{value}"' for value in values) + "}").encode()
 
 
+def as_cells(rows):
+    return (
+        Parameter(INT4_ARRAY, 0, arrayed(number for number, _ in rows)),
+        Parameter(TEXT_ARRAY, 0, arrayed(name for _, name in rows)),
+    )
+
+
+class Passing:
+    """Chunks behind the first. ``taken`` counts them all."""
+
+    def __init__(self, federation, chunks):
+        self.federation = federation
+        self.left = list(chunks[1:])
+        self.taken = 1
+        self.closed = 0
+
+    async def next(self):
+        while self.left:
+            chunk = self.left.pop(0)
+            if isinstance(chunk, Exception):
+                raise chunk
+            if chunk is None:
+                await self.federation.release.wait()
+                continue
+            self.taken += 1
+            return as_cells([(i, f"name {i}") for i in chunk])
+        return None
+
+    async def close(self):
+        self.closed += 1
+        self.federation.events.append(("closed", "passing"))
+
+
 class Federation:
     """Statements over ``pub.*``. The table's name says how the owners behave.
 
     ``orders`` answers; ``slow`` waits until ``release`` is set; ``denied`` is refused; ``broken``
     is a bug; ``asks`` asks the session's hub a question that fails; ``swallows`` does too, and
-    hides that; ``reshaped`` answers with a column more than was prepared.
+    hides that; ``reshaped`` answers with a column more than was prepared. ``passing`` answers in
+    the chunks that ``chunks`` holds: ids of rows, ``None`` (wait for ``release``) or an error.
     """
 
     def __init__(self):
@@ -43,6 +78,8 @@ class Federation:
         self.release = asyncio.Event()
         self.parameters = []
         self.notices = False
+        self.chunks = []
+        self.passing = None
 
     def suspect(self, text):
         return b"pub" in text.lower()
@@ -78,18 +115,21 @@ class Federation:
             link.notice("asking 1 owner", detail="of 1")
         ids, names = f"${len(parameters) + 1}", f"${len(parameters) + 2}"
         count = 300_000 if behaviour == "wide" else 1
-        cells = (
-            Parameter(INT4_ARRAY, 0, arrayed(i for i, _ in ROWS * count)),
-            Parameter(TEXT_ARRAY, 0, arrayed(n for _, n in ROWS * count)),
-        )
+        cells, more = as_cells(ROWS * count), None
+        if behaviour == "passing":
+            given = chain.from_iterable(self.chunks)
+            if in_chunks and text.startswith("SELECT"):
+                more = self.passing = Passing(self, self.chunks)
+                given = self.chunks[0]
+            cells = as_cells([(number, f"name {number}") for number in given])
         if text.startswith("COPY"):  # takes no parameters
             ids, names = (f"'{cell.cell.decode()}'" for cell in cells)
             cells = ()
-        more = ", 1 AS more" if behaviour == "reshaped" else ""
+        column = ", 1 AS more" if behaviour == "reshaped" else ""
         rows = f"unnest({ids}::int4[], {names}::text[]) AS rows(id, name)"
-        rows = f"(SELECT *{more} FROM {rows}) AS answered"
+        rows = f"(SELECT *{column} FROM {rows}) AS answered"
         self.events.append(("answered", behaviour))
-        return Execution(OURS.sub(lambda _: rows, text), cells)
+        return Execution(OURS.sub(lambda _: rows, text), cells, more=more)
 
     async def _behave(self, behaviour, link):
         if behaviour == "slow":
@@ -140,7 +180,7 @@ class Door:
         self._loop.close()
 
 
-TABLES = ("orders", "slow", "denied", "broken", "asks", "swallows", "reshaped", "wide")
+TABLES = ("orders", "slow", "denied", "broken", "asks", "swallows", "reshaped", "wide", "passing")
 
 
 @pytest.fixture(scope="module")

@@ -220,6 +220,25 @@ def test_a_fatal_error_is_for_the_client_whoever_is_asking(talk, hub):
     assert talk.conversation.fatal
 
 
+class Chunk(Expected):
+    """Rows pass, that they are over does not."""
+
+    def ended(self, message):
+        self.last = message
+        return
+
+
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+def test_the_end_of_an_answer_that_passes_can_be_kept(talk, hub, size):
+    chunk = Chunk(EXECUTE)
+    talk.send(BIND, chunk, EXECUTE, SYNC)
+    rows = hub.row(b"1") + hub.row(None)
+    sent = hub.bound + rows + hub.done + rows + hub.done + hub.ready()
+    parts = [sent[at : at + size] for at in range(0, len(sent), size)]
+    assert talk.receive(*parts) == hub.bound + rows + rows + hub.done + hub.ready()
+    assert chunk.last == hub.done
+
+
 def test_interjections_wait_for_what_was_sent_before(talk, hub):
     assert talk.conversation.interject(b"now") == b"now"
     talk.send(QUERY)

@@ -53,6 +53,11 @@ DECODERS = {
         frame(b"D", b"\0\2\0\0\0\1x\xff\xff\xff\xff"),
         (b"x", None),
     ),
+    "command complete": (
+        messages.decode_command_complete,
+        messages.command_complete(b"SELECT 5"),
+        b"SELECT 5",
+    ),
     "backend key": (messages.decode_backend_key, frame(b"K", b"\0\0\0\5abcd"), (5, b"abcd")),
     "long backend key": (
         messages.decode_backend_key,
