@@ -24,7 +24,7 @@ FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() ORDER BY TABLE_NA
 
 COLUMNS: Final = """
 SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME,
-    COLLATION_NAME, NUMERIC_PRECISION, NUMERIC_SCALE, COLUMN_COMMENT, PRIVILEGES
+    COLLATION_NAME, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, COLUMN_COMMENT, PRIVILEGES
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE()
 ORDER BY TABLE_NAME, ORDINAL_POSITION
 """
@@ -71,6 +71,8 @@ class Trait:
     family: Family
     charset: str | None = None
     collation: str | None = None
+    scale: int | None = None
+    """Digits behind the point that are stored, where their number is fixed."""
     strays: bool = False
     """Published as ``boolean`` at the owner's word: other numbers may be there."""
 
@@ -174,7 +176,20 @@ def _check_names(tables: Sequence[Table]) -> None:
 
 
 def _column(row: Row, naming: Naming, *, stored: bool) -> tuple[Column, Trait] | None:
-    _, name, data_type, declared, nullable, charset, collation, digits, scale, comment, may = row
+    (
+        _,
+        name,
+        data_type,
+        declared,
+        nullable,
+        charset,
+        collation,
+        digits,
+        scale,
+        places,
+        comment,
+        may,
+    ) = row
     if name is None or "select" not in (may or "").lower():
         return None
     found = published_type(
@@ -196,7 +211,8 @@ def _column(row: Row, naming: Naming, *, stored: bool) -> tuple[Column, Trait] |
         equality=Agreement.NONE if family in _NEVER_COMPARED else Agreement.EXACT,
         ordered=family not in _NEVER_COMPARED and family is not Family.UUID,
     )
-    return column, Trait(family, charset, collation, strays)
+    fixed = "0" if family is Family.DATE else places if scale is None else scale
+    return column, Trait(family, charset, collation, None if fixed is None else int(fixed), strays)
 
 
 _NEVER_COMPARED: Final = frozenset({Family.REAL, Family.BITS, Family.INTERVAL, Family.OPAQUE})

@@ -6,6 +6,9 @@ and a string is compared with a date in one place as a date and in another as a 
 
 Text is compared by its bytes through a binary NO PAD collation, which no index has. Equality is
 therefore asked twice, first in the column's own collation: equal bytes are equal in any.
+
+A constant that the column cannot hold is never looked for: MariaDB rounds it to one that the column
+can, and takes what an index finds then.
 """
 
 from __future__ import annotations
@@ -81,10 +84,14 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A constant as it is written, and whether the column is compared as a double."""
+    """A constant as it is written.
+
+    ``as_double``: the column is compared as a double. ``places``: its digits behind the point.
+    """
 
     text: str
     as_double: bool = False
+    places: int = 0
 
 
 def agrees(table: Table, predicate: Predicate, traits: Traits) -> Agreement:
@@ -240,17 +247,27 @@ class Writer:
             case Membership(values=()):
                 return FALSE
             case Membership():
-                right = [_known(operand(trait, value, leaf.type)) for value in leaf.values]
-                left = _left(trait, name, as_double=any(each.as_double for each in right))
-                return self._member(trait, left, [each.text for each in right])
+                return self._equal(
+                    trait, name, [_known(operand(trait, v, leaf.type)) for v in leaf.values]
+                )
             case Comparison():
                 single = _known(operand(trait, leaf.value, leaf.type))
-                left = _left(trait, name, as_double=single.as_double)
                 if leaf.op == "=":
-                    return self._member(trait, left, [single.text])
+                    return self._equal(trait, name, [single])
+                if leaf.op == "<>":
+                    return f"(NOT {self._equal(trait, name, [single])})"
+                left = _left(trait, name, as_double=single.as_double)
                 if trait.charset is not None:
                     left = self._bytewise(trait, left)
                 return f"({left} {leaf.op} {single.text})"
+
+    def _equal(self, trait: Trait, name: str, right: Sequence[Operand]) -> str:
+        held = [each for each in right if _holds(trait, each)]
+        if not held:
+            # False, and unknown of NULL.
+            return f"({name} <> {name})"
+        left = _left(trait, name, as_double=any(each.as_double for each in held))
+        return self._member(trait, left, [each.text for each in held])
 
     def _member(self, trait: Trait, left: str, literals: Sequence[str]) -> str:
         values = ", ".join(literals)
@@ -276,8 +293,16 @@ def _name(column: Column) -> str:
     return f"{ALIAS}.{quoted(column.source_name)}"
 
 
+def _holds(trait: Trait, right: Operand) -> bool:
+    """Tell whether some value of the column could equal a constant."""
+    return right.as_double or trait.scale is None or right.places <= trait.scale
+
+
 def _left(trait: Trait, name: str, *, as_double: bool) -> str:
-    if as_double and trait.family is not Family.DOUBLE:
+    # DOUBLE(m,d) has a scale.
+    if (as_double and trait.family is not Family.DOUBLE) or (
+        trait.family is Family.DOUBLE and trait.scale is not None
+    ):
         return _as_double(name)
     # A YEAR takes 24 for 2024.
     return f"CAST({name} AS SIGNED)" if trait.family is Family.YEAR else name
@@ -339,6 +364,11 @@ def _decimal(number: Decimal) -> str | None:
     return "0" if text == "-0" else text
 
 
+def _places(text: str) -> int:
+    """Count the digits behind the point, without zeros at their end."""
+    return len(text.partition(".")[2].rstrip("0"))
+
+
 def _to_number(value: str, plain: str) -> Operand | None:
     if plain == "double precision":
         double = _to_double(value, plain)
@@ -347,7 +377,7 @@ def _to_number(value: str, plain: str) -> Operand | None:
     if plain not in INTEGERS | {"numeric"} or number is None or abs(number.adjusted()) > 100:
         return None
     text = _decimal(number)
-    return None if text is None else Operand(text)
+    return None if text is None else Operand(text, places=_places(text))
 
 
 def _to_double(value: str, plain: str) -> Operand | None:
@@ -374,15 +404,23 @@ def _to_bytes(value: str, plain: str) -> Operand | None:
 
 
 def _to_datetime(value: str, plain: str) -> Operand | None:
-    """Write a date or a timestamp, for a column of either kind."""
+    """Write a date or a timestamp for a column of timestamps."""
     day, _, clock = value.partition(" ")
     if not _DATE.fullmatch(day) or day.startswith("0000"):
         return None
     if plain == "date" and not clock:
         return Operand(f"DATE'{day}'")
     if plain == "timestamp without time zone" and _CLOCK.fullmatch(clock):
-        return Operand(f"TIMESTAMP'{value}'")
+        return Operand(f"TIMESTAMP'{value}'", places=_places(clock))
     return None
+
+
+def _to_date(value: str, plain: str) -> Operand | None:
+    """Write a date or a timestamp for a column of dates, where a time of day is as a fraction."""
+    right = _to_datetime(value, plain)
+    if right is None or plain == "date" or value[11:].strip("0:.") == "":
+        return right
+    return Operand(right.text, places=6)
 
 
 def _to_instant(value: str, plain: str) -> Operand | None:
@@ -396,7 +434,8 @@ def _to_instant(value: str, plain: str) -> Operand | None:
         utc = moment.astimezone(datetime.UTC)
     except (ValueError, OverflowError):
         return None
-    return Operand(f"TIMESTAMP'{utc.replace(tzinfo=None).isoformat(sep=' ')}'")
+    text = utc.replace(tzinfo=None).isoformat(sep=" ")
+    return Operand(f"TIMESTAMP'{text}'", places=_places(text))
 
 
 def _to_uuid(value: str, plain: str) -> Operand | None:
@@ -417,7 +456,7 @@ _OPERANDS: Final[dict[Family, Callable[[str, str], Operand | None]]] = {
     Family.TEXT: _to_text,
     Family.NAMED: _to_text,
     Family.BYTES: _to_bytes,
-    Family.DATE: _to_datetime,
+    Family.DATE: _to_date,
     Family.DATETIME: _to_datetime,
     Family.INSTANT: _to_instant,
     Family.UUID: _to_uuid,
@@ -443,7 +482,10 @@ def _keys(
     left = _left(trait, name, as_double=type_ in FLOATS)
     convert = _number_key(trait, type_) if trait.family in _NUMERIC else None
     convert = convert or _DECODERS[(trait.family, type_)]
-    return left, dict.fromkeys(text for key in keys if (text := convert(key)) is not None)
+    found = dict.fromkeys(text for key in keys if (text := convert(key)) is not None)
+    if trait.family in (Family.DATETIME, Family.INSTANT):
+        return left, {text: None for text in found if _places(text[:-1]) <= (trait.scale or 0)}
+    return left, found
 
 
 def _number_key(trait: Trait, type_: str) -> Callable[[bytes], str | None]:
@@ -454,19 +496,16 @@ def _number_key(trait: Trait, type_: str) -> Callable[[bytes], str | None]:
         return lambda key: _finite(float(read(key)))
     if type_ in INTEGERS:
         return lambda key: str(decode.integer(key))
-    return lambda key: _exact(decode.numeric(key), whole=trait.family is not Family.DECIMAL)
+    return lambda key: _exact(decode.numeric(key), trait.scale or 0)
 
 
 def _finite(value: float) -> str | None:
     return _double(value) if isfinite(value) else None
 
 
-def _exact(number: Decimal, *, whole: bool) -> str | None:
-    if not number.is_finite() or abs(number.adjusted()) > 100:
-        return None
-    if whole:
-        return str(int(number)) if number == number.to_integral_value() else None
-    return _decimal(number)
+def _exact(number: Decimal, scale: int) -> str | None:
+    text = _decimal(number) if number.is_finite() and abs(number.adjusted()) <= 100 else None
+    return text if text is not None and _places(text) <= scale else None
 
 
 def _text_key(key: bytes) -> str:
