@@ -99,7 +99,7 @@ def test_no_heading_is_left_of_what_is_gone():
     assert shaped - known == set()
 
 
-@pytest.mark.parametrize("adapter", ["postgres", "sqlite"])
+@pytest.mark.parametrize("adapter", ["postgres", "sqlite", "mariadb"])
 def test_every_option_of_an_adapter_is_in_the_table(adapter: str):
     text = (DOCS / "adapters.md").read_text(encoding="utf-8")
     documented = re.findall(rf"^\| `{adapter}\w*` \| `(\w+)` \|", text, flags=re.MULTILINE)

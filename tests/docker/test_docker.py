@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime
 import re
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import psycopg
 import psycopg.conninfo
 import pytest
 import yaml
+from oar_adapters.registry import open_adapter
 from oar_policies.parse import load_policies
 from oar_proxy.settings import load
 
@@ -40,24 +44,27 @@ def test_services_depend_on_services_and_use_declared_networks():
 
 
 def test_owners_share_no_network():
-    owners = [set(SERVICES[name]["networks"]) for name in ("logistics", "returns-east")]
-    assert not owners[0] & owners[1]
-    assert owners[0] | owners[1] < set(SERVICES["proxy"]["networks"])
+    owners = [set(SERVICES[name]["networks"]) for name in ("logistics", "returns-east", "support")]
+    together = set.union(*owners)
+    assert len(together) == sum(map(len, owners))
+    assert together < set(SERVICES["proxy"]["networks"])
 
 
 def test_the_configuration_is_whole_with_the_services_environment(monkeypatch, tmp_path):
     for name, value in SERVICES["proxy"]["environment"].items():
         monkeypatch.setenv(name, value.replace("${OWNER_PASSWORD:-demo}", "demo"))
     settings = load(DOCKER / "oar.yaml")
-    assert list(settings.owners) == ["logistics", "marketing", "returns_west", "returns_east"]
+    four = ["logistics", "marketing", "returns_west", "returns_east"]
+    assert list(settings.owners) == [*four, "support"]
     mounted = dict(mount.split(":")[:2] for mount in SERVICES["proxy"]["volumes"])
     assert mounted["./oar.yaml"] == "/etc/oar/oar.yaml"
     assert mounted["../examples/marketplace/policies"] == "/etc/oar/policies"
+    assert mounted["./support.yaml"] == "/etc/oar/support.yaml"
     assert mounted["hub"] == str(settings.hub.data_dir.parent)
     policies = {
-        name: ROOT / "examples" / "marketplace" / owner.policy.relative_to(DOCKER)
-        for name, owner in settings.owners.items()
-    }
+        name: ROOT / "examples" / "marketplace" / settings.owners[name].policy.relative_to(DOCKER)
+        for name in four
+    } | {"support": settings.owners["support"].policy}
     assert load_policies(policies).keys() == settings.owners.keys()
 
 
@@ -114,3 +121,36 @@ def test_sqlite_seeds_run(tmp_path):
             connection.executescript((DOCKER / "seed" / f"{name}.sql").read_text("utf-8"))
             counts[name] = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
     assert counts == {"marketing": 3333, "returns_west": 400}
+
+
+def test_mariadb_seed_runs(mariadb_server):
+    """As the image's entry point runs it: by the client, with its own settings."""
+    database, url = mariadb_server.new_database("seed", options="")
+    subprocess.run(
+        ["mariadb", "--no-defaults", "-uroot", f"--socket={mariadb_server.socket}", database],
+        input=(DOCKER / "seed" / "support.sql").read_bytes(),
+        check=True,
+    )
+
+    async def published():
+        adapter = open_adapter(url)
+        try:
+            return (await adapter.schema()).tables
+        finally:
+            await adapter.close()
+
+    (tickets,) = asyncio.run(published())
+    assert tickets.comment == "Обращения в поддержку. Support requests"
+    assert {column.name: column.type for column in tickets.columns} == {
+        "id": "bigint",
+        "order_id": "bigint",
+        "topic": "text",
+        "priority": "text",
+        "is_open": "boolean",
+        "compensation": "numeric(10,2)",
+        "opened_at": "timestamp with time zone",
+    }
+    assert mariadb_server.run(
+        "SELECT count(*), min(convert_tz(opened_at, @@time_zone, '+00:00')) FROM tickets",
+        database=database,
+    ) == ((900, datetime.datetime(2025, 1, 3, 6, 37)),)
