@@ -105,6 +105,19 @@ class OwnerFault(OarError):
     sqlstate = "HV000"
 
 
+class OwnerDataException(OarError):
+    """An owner's database met a value its query cannot compute with, such as a division by zero.
+
+    ``sqlstate`` is the owner's own, of class 22: what the statement would meet anywhere.
+    """
+
+    sqlstate = "22000"
+
+    def __init__(self, message: str, sqlstate: str) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+
+
 class OwnerUnreachable(OarError):
     """No connection to an owner."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import struct
 from collections import Counter
 from collections.abc import (
@@ -23,6 +24,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import psycopg.errors
 from oar_adapters.interface import (
     Adapter,
     Cell,
@@ -38,6 +40,7 @@ from oar_proxy import gate as gates
 from oar_proxy.errors import (
     LimitExceeded,
     OarError,
+    OwnerDataException,
     OwnerFault,
     OwnerSchemaChanged,
     OwnerUnreachable,
@@ -52,6 +55,9 @@ from oar_proxy.sqltree import most_rows
 
 if TYPE_CHECKING:
     from oar_adapters.authorized import Authorized
+
+_DATA_EXCEPTION: Final = "22"
+"""The class of SQLSTATEs that are about values."""
 
 _INTEGERS: Final = {
     "smallint": struct.Struct("!h"),
@@ -547,7 +553,18 @@ def owner_fault(owner: str, error: OwnerError) -> OarError:
             f"owner {owner} changed its schema: {error.what}",
             hint="retry: the catalog follows shortly",
         )
+    if error.sqlstate is not None and error.sqlstate.startswith(_DATA_EXCEPTION):
+        return OwnerDataException(f"{_condition(error.sqlstate)} at owner {owner}", error.sqlstate)
     return OwnerFault(f"owner {owner} refused a query{state}")
+
+
+def _condition(sqlstate: str) -> str:
+    """The name of a SQLSTATE in words: its owner's own message may quote a value."""
+    try:
+        name = psycopg.errors.lookup(sqlstate).__name__
+    except KeyError:
+        return "data exception"
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -90,6 +90,8 @@ REFUSED = {
     "missing column": ("SELECT nothing FROM shop.a", "42703"),
     "question as a parameter": ("SELECT * FROM oar_ask($1)", "0A000"),
     "question in an expression": ("SELECT 1 + oar_ask('how many a')", "0A000"),
+    "division by zero at an owner": ("SELECT 1 / (k - 10) FROM shop.a", "22012"),
+    "number out of range at an owner": ("SELECT (k * 1000)::smallint FROM shop.a", "22003"),
     "nested too deeply": ("SELECT " + "+".join(["id"] * 3000) + " FROM shop.a", "0A000"),
     "index": ("CREATE INDEX ON shop.a (id)", "42501"),
     "permanent table": ("CREATE TABLE public.keep AS SELECT * FROM shop.a", "42501"),
