@@ -417,6 +417,30 @@ def test_reads_a_float_to_its_last_bit(owner):
     assert {int.from_bytes(number, "big"): cell for number, cell in found} == due
 
 
+def test_reads_the_columns_of_a_view_that_are_computed(owner):
+    owner.run(
+        "CREATE VIEW computed AS SELECT count(*) AS n, sum(tiny) AS s, avg(dec_) AS a, 1 / 3 AS q,"
+        " 1e0 / 3 AS x, NULL AS nothing, 'x' AS w, concat('a', max(id)) AS c, 1 = 1 AS yes,"
+        " TIMESTAMP'2024-02-29 01:02:03' AS at, CAST(at_ AS date) AS day, json_object('a', 1) AS j,"
+        " CAST('b' AS binary) AS o, DATE_FORMAT(at_, '%Y') AS y FROM traps,"
+        " (SELECT TIMESTAMP'2024-02-29 01:02:03' AS at_) AS m GROUP BY at_"
+    )
+
+    async def read(adapter, tables):
+        table = tables["computed"]
+        columns = await collect(adapter, Scan(table, table.columns))
+        return {c.name: (c.type, cells) for c, cells in zip(table.columns, columns, strict=True)}
+
+    found = owner.use(read)
+    assert found["n"] == ("bigint", [struct.pack("!q", len(ROWS))])
+    assert found["x"] == ("double precision", [struct.pack("!d", 1 / 3)])
+    assert found["nothing"][1] == [None]
+    assert [found[name][1] for name in ("w", "y", "j")] == [[b"x"], [b"2024"], [b'{"a": 1}']]
+    assert found["o"] == ("bytea", [b"b"])
+    assert (found["at"][0], found["day"][0]) == ("timestamp without time zone", "date")
+    assert found["q"][0].startswith("numeric(")
+
+
 def test_leaves_out_what_no_type_of_postgresql_holds(odd):
     async def names(_adapter, tables):
         return [column.name for column in tables["odd"].columns]
@@ -623,6 +647,30 @@ def test_a_slow_reader_neither_fails_nor_has_it_all_in_memory(many):
     rows, held = many.use(read)
     assert rows > 199_000
     assert held < 5_000_000
+
+
+def test_streams_and_stops_in_the_event_loop_of_the_proxy(many):
+    uvloop = pytest.importorskip("uvloop")
+
+    async def read():
+        adapter = open_adapter(many.url, {})
+        try:
+            table = next(t for t in (await adapter.schema()).tables if t.name == "many")
+            query = Authorized(Scan(table, table.columns), ledger_entry=1)
+            rows = []
+            async with adapter.snapshot(60) as snapshot:
+                async with aclosing(snapshot.run(query)) as batches:
+                    async for _ in batches:
+                        break
+                async for batch in snapshot.run(query):
+                    rows.append(batch.rows)
+                    await asyncio.sleep(0)
+            return sum(rows)
+        finally:
+            await adapter.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(read()) > 199_000
 
 
 def test_a_cancelled_reader_does_not_leave_its_query_behind(many):

@@ -142,11 +142,9 @@ class MariadbAdapter:
     async def close(self) -> None:
         """Close every connection, and stop what runs at the server."""
         self._closed = True
-        for session in self._idle:
-            session.hang_up()
-        self._idle.clear()
-        stopping = [session.stop() for session in self._open]
-        await asyncio.gather(*stopping)
+        idle, self._idle = self._idle, []
+        leaving = [session.close() for session in idle]
+        await asyncio.gather(*leaving, *(session.stop() for session in self._open))
 
     @asynccontextmanager
     async def _transaction(self, seconds: float) -> AsyncIterator[Session]:

@@ -26,6 +26,9 @@ BATCH_ROWS: Final = 5000
 KILL_SECONDS: Final = 5.0
 """How long the server may take to accept a KILL before we only hang up."""
 
+QUIT_SECONDS: Final = 1.0
+"""How long taking leave of a server may take."""
+
 WRITE_SECONDS: Final = 600
 """How long the server waits for a reader; a slow one's answer ends at its default, a minute."""
 
@@ -152,6 +155,14 @@ class Session:
         self.hang_up()
         return self._killed()
 
+    async def close(self) -> None:
+        """Take leave of the server, and close the connection."""
+        try:
+            async with asyncio.timeout(QUIT_SECONDS):
+                await self._connection.ensure_closed()
+        except (TimeoutError, OSError, asyncmy.errors.MySQLError):
+            self.hang_up()
+
     def hang_up(self) -> None:
         """Close the connection without a word."""
         self._connection.close()
@@ -177,6 +188,10 @@ class Session:
                 return await command
         except (TimeoutError, asyncio.CancelledError):
             await self._abort()
+            raise
+        except asyncmy.errors.MySQLError:
+            # An error is the end of an answer.
+            self._cursor = None
             raise
 
     def _check_open(self) -> None:
@@ -372,7 +387,7 @@ def _check_types(cursor: Any, types: Sequence[str]) -> None:
         fits = sent.type_code in _SENT.get(plain, _STRINGS)
         if plain in ("text", "bytea"):
             fits = fits and (sent.charsetnr == _BINARY) is (plain == "bytea")
-        if not fits:
+        if not fits and sent.type_code != FIELD_TYPE.NULL:
             raise OwnerError(
                 OwnerErrorKind.SCHEMA_CHANGED,
                 "running a query: a published column has another type",
