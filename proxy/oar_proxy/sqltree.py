@@ -606,6 +606,22 @@ def grouped_selects(
         yield columns, [r.location for r in _direct_relations(node.fromClause)]
 
 
+_BYTEWISE: Final = frozenset({"default", "C", "POSIX", "ucs_basic", "pg_c_utf8"})
+
+
+def collates_otherwise(root: Any) -> bool:
+    """Tell whether some COLLATE below a node may compare text other than by its code points."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.CollateClause):
+            names = [part.sval for part in node.collname]
+            if names[:-1] not in ([], ["pg_catalog"]) or names[-1] not in _BYTEWISE:
+                return True
+        waiting.extend(children(node))
+    return False
+
+
 def relation_positions(node: Any) -> Iterator[int]:
     """Yield where each relation below a node is named."""
     if isinstance(node, ast.RangeVar):

@@ -114,10 +114,14 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class OtherRelation:
-    """A relation of the hub itself (a table, a temporary table …) beside published ones."""
+    """A relation of the hub itself (a table, a temporary table …) beside published ones.
+
+    ``collates_otherwise``: it has text that does not compare by its code points.
+    """
 
     relation: Relation
     columns: tuple[tuple[str, str], ...]
+    collates_otherwise: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,12 @@ class FederatedStatement:
     def tables(self) -> tuple[PublishedTable, ...]:
         """The distinct published tables, in the order of the text."""
         return tuple({o.table.key: o.table for o in self.occurrences}.values())
+
+    @property
+    def collates_otherwise(self) -> bool:
+        """Tell whether text may be compared here other than by its code points (R45 to R47)."""
+        named = sqltree.collates_otherwise(self.parsed.node)
+        return named or any(other.collates_otherwise for other in self.others)
 
     def prefix_edits(self) -> list[Edit]:
         """Drop the schema from columns such as ``logistics.deliveries.city``: an alias has none."""
@@ -378,7 +388,12 @@ async def _look(
             'columns', (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.attname,
                 pg_catalog.format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
                 FROM pg_catalog.pg_attribute a
-                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)))
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+            'collates', EXISTS (SELECT FROM pg_catalog.pg_attribute a
+                JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT (l.collnamespace
+                    = 'pg_catalog'::pg_catalog.regnamespace AND l.collname IN
+                    ('default', 'C', 'POSIX', 'ucs_basic', 'pg_c_utf8')))))
             FROM ROWS FROM (pg_catalog.unnest(ARRAY[{spelled}]::pg_catalog.text[]))
                 WITH ORDINALITY AS u(name, number)
             JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(u.name)
@@ -405,7 +420,8 @@ def _sort_relations(
         table = catalog.tables.get((found["schema"], found["name"])) if found else None
         if table is None:
             columns = tuple((name, kind) for name, kind in (found or {}).get("columns") or ())
-            others.append(OtherRelation(relation, columns))
+            collates = (found or {}).get("collates", False)
+            others.append(OtherRelation(relation, columns, collates))
             continue
         used = tuple(
             column.name

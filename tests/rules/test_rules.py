@@ -1,0 +1,287 @@
+"""Every rule on what may be left out, as statements whose rows are those of the merged tables.
+
+The tables of cases beside this file are the specification. A case has the ``rule`` it belongs to
+(and the public ``report`` it replays), the statement, and what its plan may use: ``edges`` are all
+the key edges that are sound (column > column whose rows they reduce; those in parentheses are not
+owed), ``where`` all conditions that owners are sent. ``plan: whole``: its one owner evaluates it;
+``plan: any``: the rows alone matter. ``among`` is for statements that leave open which rows they
+give, ``numbers`` for owners that keep no scale; ``error`` is what the proxy refuses the statement
+with; ``hub: icu`` is for a hub that has ICU's collations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+
+import psycopg
+import pytest
+import yaml
+from oar_adapters.registry import schemes
+
+HERE = Path(__file__).parent
+GROUPS = ("joins", "subqueries", "sets", "keys", "types", "reports")
+PLAIN = ("pg-pg", "pg-sqlite", "sqlite-pg", "sqlite-sqlite")
+ICU = ("icu-pg", "pg-icu", "icu-sqlite")
+RULES = tuple(f"R{number}" for number in range(1, 51))
+REPORTS = (
+    "pg_duckdb #1077", "trino #26257", "trino #25943", "datafusion #23103", "datafusion #23126",
+    "datafusion #22964", "datafusion #17188", "spiceai #12403", "superset #36304",
+    "oracle_fdw #613", "oracle_fdw #364", "duckdb-postgres #68", "trino #6671", "trino #6746",
+    "trino PR #29952", "trino PR #30480", "presto #11606", "sqlglot #7964", "sqlglot PR #8278",
+    "sqlglot DISTINCT ON", "iceberg #12458", "CALCITE-7074", "CALCITE-5952", "trino #13145",
+    "trino #13109", "presto #7729", "spiceai PR #11598", "timescaledb #10398", "duckdb #6061",
+    "datafusion #12942", "duckdb #24321", "head-to-head: text range",
+    "head-to-head: first and last text", "head-to-head: merge join of text",
+    "head-to-head: MariaDB", "head-to-head: integer division", "head-to-head: char against text",
+    "head-to-head: NULL keys", "head-to-head: IN as a value",
+)  # fmt: skip
+TABLES = yaml.safe_load((HERE / "tables.yaml").read_text())
+NOT_APPLICABLE = yaml.safe_load((HERE / "not_applicable.yaml").read_text())
+
+
+def load(group):
+    cases = yaml.safe_load((HERE / f"{group}.yaml").read_text())
+    seen = Counter()
+    for case in cases:
+        name = case.get("report", case["rule"]).replace(" ", "_")
+        seen[name] += 1
+        case["group"] = group
+        case["id"] = f"{group}-{name}.{seen[name]}"
+    return cases
+
+
+ALL = [case for group in GROUPS for case in load(group)]
+CASES = [case for case in ALL if "hub" not in case]
+COLLATED = [case for case in ALL if "hub" in case]
+PLANNED = [case for case in CASES if "edges" in case or case.get("plan") == "whole"]
+
+
+def reducible(case):
+    return any(edge[0] != "(" for edge in case.get("edges", ()))
+
+
+def textual(case):
+    """What an owner that orders text otherwise could change."""
+    return case["group"] in ("types", "reports")
+
+
+def runs_on(case, combination):
+    """Whether the combination's owners can hold every table of the statement."""
+    left, right = combination.split("-")
+    at = {"left": left, "right": right, "third": left}
+    return all(
+        at[TABLES[word]["owner"]] in TABLES[word].get("only", ("pg", "icu", "sqlite"))
+        for word in re.findall(r"\w+", case["sql"])
+        if word in TABLES
+    )
+
+
+def on(cases, *combinations):
+    return pytest.mark.parametrize(
+        ("case", "combination"),
+        [
+            pytest.param(case, combination, id=f"{case['id']}-{combination}")
+            for case in cases
+            for combination in combinations
+            if runs_on(case, combination)
+        ],
+    )
+
+
+# --- rows --------------------------------------------------------------------------------------
+
+
+@on(CASES, *PLAIN)
+def test_rows_are_those_of_the_merged_tables(case, combination, combinations):
+    check(case, combinations(combination))
+
+
+@on(filter(textual, CASES), *ICU)
+def test_rows_are_the_same_where_owners_order_text_otherwise(case, combination, combinations):
+    check(case, combinations(combination))
+
+
+@on([*PLANNED, *COLLATED], "pg-pg")
+def test_rows_are_the_same_at_an_older_hub_with_collations(case, combination, combinations):
+    check(case, combinations(combination, hub="icu"))
+
+
+@on(filter(reducible, PLANNED), "pg-sqlite")
+def test_rows_are_the_same_reduced_in_full(case, combination, combinations):
+    place = combinations(combination)
+    check(case, place, **{"oar.reduction": "full"})
+
+
+@pytest.mark.parametrize("allowed", ["rightward", "leftward"])
+@on(filter(reducible, PLANNED), "pg-sqlite")
+def test_rows_are_the_same_where_keys_may_go_one_way(case, combination, allowed, combinations):
+    """What the planner would not choose is tried too: the only direction that is left."""
+    check(case, combinations(combination, allowed))
+
+
+def check(case, place, **settings):
+    wanted = run(place.merged, case["sql"], case.get("set", {}))
+    got = run(place.client, case["sql"], case.get("set", {}) | settings)
+    if "error" in case:
+        assert got == case["error"]
+    elif isinstance(wanted, str) or isinstance(got, str):
+        assert got == wanted
+    else:
+        assert got[0] == wanted[0]
+        compare(case, place, rows(case, got[1]), rows(case, wanted[1]))
+
+
+def compare(case, place, got, wanted):
+    if "among" in case:
+        _, possible = run(place.merged, case["among"], {})
+        assert len(got) == len(wanted)
+        assert not Counter(got) - Counter(rows(case, possible))
+    elif case.get("ordered"):
+        assert got == wanted
+    else:
+        assert Counter(got) == Counter(wanted)
+
+
+def run(connection, sql, settings):
+    """Columns and rows, or the SQLSTATE."""
+    for name, value in settings.items():
+        connection.execute("SELECT set_config(%s, %s, false)", [name, value])
+    try:
+        cursor = connection.execute(sql)
+    except psycopg.Error as error:
+        return error.sqlstate
+    finally:
+        for name in settings:
+            connection.execute(f"RESET {name}")
+    # Cells as PostgreSQL writes them: nothing is lost to a client's own types.
+    result = cursor.pgresult
+    cells = [
+        tuple(result.get_value(row, column) for column in range(result.nfields))
+        for row in range(result.ntuples)
+    ]
+    return [(c.name, c.type_code) for c in cursor.description], cells
+
+
+def rows(case, cells):
+    if not case.get("numbers"):
+        return cells
+    return [tuple(None if c is None else number(c) for c in row) for row in cells]
+
+
+def number(cell):
+    value = Decimal(cell.decode())
+    return str(value.normalize()) if value.is_finite() else str(value)
+
+
+# --- plans --------------------------------------------------------------------------------------
+
+
+@on(PLANNED, "pg-pg")
+def test_owners_are_sent_what_the_rule_allows_and_no_more(case, combination, combinations):
+    """Under a policy that denies every edge the plan lists all that are sound."""
+    steps = explain(combinations(combination, "none").client, case)
+    if case.get("plan") == "whole":
+        assert [step["Reads"] for step in steps] == ["the whole statement"]
+    else:
+        check_plan(case, steps)
+
+
+@on(COLLATED, "pg-pg")
+def test_a_collation_of_the_hubs_own_reduces_nothing(case, combination, combinations):
+    check_plan(case, explain(combinations(combination, "none", "icu").client, case))
+
+
+def check_plan(case, steps):
+    sound, owed = expected_edges(case, steps)
+    assert owed <= edges(steps, "Denied", "Keys") <= sound
+    assert conditions(steps) == case.get("where", {})
+
+
+@on(filter(reducible, PLANNED), "pg-pg")
+def test_keys_travel_by_an_edge_of_the_rules(case, combination, combinations):
+    """Being right is not bought by never reducing."""
+    steps = explain(combinations(combination).client, case, **{"oar.reduction": "full"})
+    sound, _ = expected_edges(case, steps)
+    used = edges(steps, "Keys")
+    # Reducing in full leaves keys of several tables together to the ordinary order.
+    assert used or any(", " in edge for edge in case["edges"])
+    assert used <= sound
+
+
+def explain(client, case, **settings):
+    """The steps of a plan; no owner is asked."""
+    settings = case.get("set", {}) | settings
+    for name, value in settings.items():
+        client.execute("SELECT set_config(%s, %s, false)", [name, value])
+    plan = client.execute(f"EXPLAIN (FORMAT json) {case['sql']}").fetchone()[0][0]["Plan"]
+    for name in settings:
+        client.execute(f"RESET {name}")
+    return plan["Steps"]
+
+
+def named(step):
+    """A step's table, and what the statement calls it."""
+    table, _, reference = re.sub(r"^(keys of )?shop\.", "", step["Reads"]).partition(" ")
+    return table, reference or table
+
+
+def expected_edges(case, steps):
+    """All sound edges, and those of them that have to be found, by their tables' names."""
+    tables = {reference: table for table, reference in map(named, steps)}
+
+    def spelled(edge):
+        return re.sub(r"(\w+)\.", lambda m: f"{tables.get(m[1], m[1])}.", edge.strip("()"))
+
+    owed = {spelled(edge) for edge in case["edges"] if edge[0] != "("}
+    return {spelled(edge) for edge in case["edges"]}, owed
+
+
+def edges(steps, *kinds):
+    found = set()
+    for step in steps:
+        for edge in (edge for kind in kinds for edge in step.get(kind, ())):
+            sources = ", ".join(re.findall(r"shop\.(\w+\.\w+)", edge["From"]))
+            found.add(f"{sources} > {edge['To'].partition(': ')[2]}")
+    return found
+
+
+def conditions(steps):
+    """What each scan is sent besides keys, without quotes and casts."""
+    found = {}
+    for step in steps:
+        match = re.search(r" WHERE (.*) LIMIT \d+", step["SQL"])
+        plain = re.sub(r"::[a-z]+(?: [a-z]+)*", "", match[1].replace('"', "")) if match else ""
+        sent = [part for part in plain.split(" AND ") if part and "ANY ($" not in part]
+        if sent:
+            found[named(step)[1]] = " AND ".join(sent)
+    return found
+
+
+# --- the specification itself -------------------------------------------------------------------
+
+
+def test_every_rule_and_every_report_has_a_case(capsys):
+    rules = Counter(case["rule"] for case in ALL)
+    reports = Counter(case["report"] for case in ALL if "report" in case)
+    absent = Counter(name for names in NOT_APPLICABLE.values() for name in names)
+    with capsys.disabled():
+        print("\n" + ", ".join(f"{rule} {rules[rule]}" for rule in RULES))
+        print(f"{len(ALL)} cases, {len(reports)} reports, {absent.total()} not applicable yet")
+    assert sorted(rules) == sorted(RULES)
+    assert [name for name in REPORTS if not reports[name] and not absent[name]] == []
+    assert set(reports) <= set(REPORTS)
+
+
+def test_every_case_runs_somewhere():
+    assert [c["id"] for c in ALL if not any(runs_on(c, x) for x in (*PLAIN, *ICU))] == []
+
+
+def test_what_is_not_applicable_is_about_kinds_of_owner_without_a_combination():
+    """When a kind gets one, its rows become cases."""
+    assert sum(map(len, NOT_APPLICABLE.values())) == 17
+    kinds = {kind for name in (*PLAIN, *ICU) for kind in name.split("-")}
+    assert not kinds & set(NOT_APPLICABLE)
+    assert set(schemes()) <= {"postgres", "postgresql", "sqlite", "mysql", "mariadb"}
