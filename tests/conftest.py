@@ -8,6 +8,7 @@ import os
 import pwd
 import secrets
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
@@ -109,10 +110,15 @@ def icu_server(tmp_path_factory):
 
 
 class MariadbServer:
-    """A MariaDB server and its administrator; each call is a connection of its own."""
+    """A MariaDB server and its administrator; each call is a connection of its own.
 
-    def __init__(self, socket):
+    ``certificate`` is the file of its own authority, for ``127.0.0.1`` and ``port``.
+    """
+
+    def __init__(self, socket, port, certificate):
         self.socket = str(socket)
+        self.port = port
+        self.certificate = certificate
 
     def url(self, user, password, database):
         return f"mariadb://{user}:{password}@/{database}?socket={self.socket}"
@@ -150,11 +156,12 @@ class MariadbServer:
 
 @pytest.fixture(scope="session")
 def mariadb_server():
-    """A MariaDB server that listens on a socket in a directory of its own."""
+    """A MariaDB server that listens on a socket in a directory of its own, and by TLS as well."""
     path = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
-    daemon, install = (shutil.which(name, path=path) for name in ("mariadbd", "mariadb-install-db"))
-    if not daemon or not install:
-        pytest.skip("no MariaDB server is installed")
+    names = ("mariadbd", "mariadb-install-db", "openssl")
+    daemon, install, openssl = (shutil.which(name, path=path) for name in names)
+    if not (daemon and install and openssl):
+        pytest.skip("no MariaDB server is installed, or no openssl")
     directory = Path(tempfile.mkdtemp(prefix="oar-mariadb-"))
     (directory / "tmp").mkdir()
     account = {}
@@ -164,7 +171,15 @@ def mariadb_server():
             os.chown(owned, nobody.pw_uid, nobody.pw_gid)
         account = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
     common = ["--no-defaults", f"--datadir={directory}/data", f"--tmpdir={directory}/tmp"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     with (directory / "log").open("wb") as log:
+        subprocess.run(
+            [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=owner",
+             "-addext", "subjectAltName=IP:127.0.0.1",
+             "-keyout", directory / "key.pem", "-out", directory / "certificate.pem"],
+            check=True, cwd="/", stdout=log, stderr=log, **account,
+        )  # fmt: skip
         subprocess.run(
             [install, *common, "--auth-root-authentication-method=normal", "--skip-test-db"],
             check=True, cwd="/", stdout=log, stderr=log, **account,
@@ -172,7 +187,9 @@ def mariadb_server():
         server = subprocess.Popen(
             # Settings an owner may have, and whose meaning must not reach the adapter.
             [daemon, *common, f"--socket={directory}/s", f"--pid-file={directory}/pid",
-             "--skip-networking", "--innodb-flush-log-at-trx-commit=0",
+             "--bind-address=127.0.0.1", f"--port={port}",
+             f"--ssl-cert={directory}/certificate.pem", f"--ssl-key={directory}/key.pem",
+             "--innodb-flush-log-at-trx-commit=0",
              "--default-time-zone=+05:00", "--sql-mode=PAD_CHAR_TO_FULL_LENGTH",
              "--character-set-server=latin1", "--net-write-timeout=2"],
             cwd="/", stdout=log, stderr=log, **account,
@@ -183,7 +200,7 @@ def mariadb_server():
             assert server.poll() is None, (directory / "log").read_text()
             assert time.monotonic() < deadline, "MariaDB does not start"
             time.sleep(0.05)
-        yield MariadbServer(directory / "s")
+        yield MariadbServer(directory / "s", port, directory / "certificate.pem")
     finally:
         server.terminate()
         server.wait(30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import struct
 import uuid
 from contextlib import aclosing
@@ -25,6 +26,7 @@ from oar_adapters.interface import (
     Scan,
 )
 from oar_adapters.mariadb import sql
+from oar_adapters.mariadb.session import BATCH_ROWS
 from oar_adapters.registry import open_adapter
 from psycopg import sql as pg
 
@@ -36,6 +38,10 @@ COLUMNS = {
     "exact": ("varchar(20) COLLATE utf8mb4_nopad_bin", "text", "text"),
     "fixed": ("char(5) COLLATE utf8mb4_unicode_ci", "text", "text"),
     "west": ("varchar(20) CHARACTER SET latin1", "text", "text"),
+    "three": ("varchar(20) CHARACTER SET utf8mb3 COLLATE utf8mb3_unicode_ci", "text", "text"),
+    "swell": ("varchar(20) COLLATE utf8mb4_german2_ci", "text", "text"),
+    "cyr": ("varchar(20) CHARACTER SET cp1251", "text", "text"),
+    "wide": ("varchar(20) CHARACTER SET ucs2", "text", "text"),
     "long_": ("longtext COLLATE utf8mb4_unicode_ci", "text", "text"),
     "kind": ("enum('b','a','É','1')", "text", "text"),
     "tags": ("set('b','a')", "text", "text"),
@@ -55,8 +61,10 @@ COLUMNS = {
 WORDS = ("bob", "Bob", "BOB", "bob ", "bob  ", "böb", "é", "É", "", " ", "0", "0abc", "abc", "1", "a\\b",
          "a%b", "a_b", "it's", 'say "x"', "tab\t")  # fmt: skip
 VALUES = {
-    **dict.fromkeys(("ci", "exact", "pad", "west", "long_"), WORDS),
+    **dict.fromkeys(("ci", "exact", "pad", "west", "long_", "three", "wide"), WORDS),
     "fixed": ("bob", "Bob", "bö", "É", "", "0", "1", "a\\b", "a%b"),
+    "swell": ("ß", "ss", "SS", "ä", "ae", "AE", "ae "),
+    "cyr": ("Ж", "ж", "ж ", "е", "ё", "a", "№", ""),
     "kind": ("b", "a", "É", "1"),
     "tags": ("b", "a", "b,a", ""),
     "u": (0, 1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1),
@@ -93,6 +101,8 @@ EXTRA = {
            ("1900-01-01 00:00:00+00", "timestamp with time zone")],
     "ci": [("bob", "character varying"), ("😀", "text")],
     "west": [("ж", "text"), ("😀", "text")],
+    "three": [("😀", "text"), ("😁", "text")],
+    "cyr": [("é", "text"), ("?", "text"), ("😀", "text")],
     "fixed": [("bob ", "text"), ("bob ", "bpchar"), ("bobbob", "text")],
     "kind": [("2", "text"), ("B", "text"), ("", "text")],
     "tags": [("a,b", "text"), ("B", "text")],
@@ -258,6 +268,9 @@ def in_postgresql(predicate):
         return pg.SQL("{}::{}").format(pg.Literal(value), pg.SQL(predicate.type))
 
     match predicate:
+        case And(arguments=arguments) | Or(arguments=arguments):
+            word = pg.SQL(" AND " if isinstance(predicate, And) else " OR ")
+            return pg.SQL("({})").format(word.join(map(in_postgresql, arguments)))
         case Not(argument=argument):
             return pg.SQL("NOT ({})").format(in_postgresql(argument))
         case NullTest(negated=negated):
@@ -273,14 +286,14 @@ def in_postgresql(predicate):
             return pg.SQL("{} {} {}").format(column, pg.SQL(op), typed(value))
 
 
-@pytest.mark.parametrize("name", list(COLUMNS))
-def test_keeps_exactly_the_rows_of_postgresql(owner, merged, name):
+def differences(owner, merged, cases):
+    """Compare what is kept with what PostgreSQL keeps; also says how many cases are taken."""
     merged.execute("SET TIME ZONE 'UTC'")
 
     async def compare(adapter, tables):
         table, wrong, taken = tables["traps"], [], 0
         async with adapter.snapshot(60) as snapshot:
-            for predicate in itertools.chain.from_iterable((p, Not(p)) for p in predicates(name)):
+            for predicate in cases:
                 if not adapter.supports(table, predicate):
                     continue
                 taken += 1
@@ -294,9 +307,35 @@ def test_keeps_exactly_the_rows_of_postgresql(owner, merged, name):
                     wrong.append((predicate, numbers(found), sorted(due), adapter.render(query)))
         return wrong, taken
 
-    wrong, taken = owner.use(compare)
+    return owner.use(compare)
+
+
+@pytest.mark.parametrize("name", list(COLUMNS))
+def test_keeps_exactly_the_rows_of_postgresql(owner, merged, name):
+    cases = itertools.chain.from_iterable((p, Not(p)) for p in predicates(name))
+    wrong, taken = differences(owner, merged, cases)
     assert wrong == []
     assert taken > 20
+
+
+def combined(count):
+    chance = random.Random(20_260_301)
+    leaves = list(itertools.chain.from_iterable(map(predicates, COLUMNS)))
+
+    def pick(depth):
+        choice = chance.randrange(4) if depth else 0
+        if choice == 0:
+            return chance.choice(leaves)
+        arguments = tuple(pick(depth - 1) for _ in range(1 if choice == 1 else 2))
+        return Not(*arguments) if choice == 1 else (And if choice == 2 else Or)(arguments)
+
+    return [pick(3) for _ in range(count)]
+
+
+def test_keeps_exactly_the_rows_of_combined_conditions(owner, merged):
+    wrong, taken = differences(owner, merged, combined(1500))
+    assert wrong == []
+    assert taken > 1000
 
 
 KEYS = {
@@ -628,7 +667,7 @@ def test_an_answer_left_half_way_keeps_the_snapshot(many):
                 found += [batch.rows async for batch in snapshot.run(count)]
         return found
 
-    assert many.use(leave) == [5000, 5000, 200_000] * 3
+    assert many.use(leave) == [BATCH_ROWS, BATCH_ROWS, 200_000] * 3
 
 
 def test_a_slow_reader_neither_fails_nor_has_it_all_in_memory(many):
@@ -800,6 +839,44 @@ def test_refuses_a_url_or_option_it_cannot_use(url, options, fault):
     with pytest.raises(ValueError, match=fault) as caught:
         open_adapter(url, options)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "works"),
+    [
+        ("ssl-mode=required", True),
+        ("ssl-mode=verify_ca&ssl-ca={ca}", True),
+        ("ssl-mode=VERIFY-IDENTITY&ssl-ca={ca}", True),
+        ("ssl-mode=verify_ca", False),
+        ("ssl-mode=verify_identity", False),
+        ("ssl-mode=disabled", False),
+    ],
+)
+def test_speaks_tls_with_a_server_it_trusts(mariadb_server, parameters, works):
+    database, _ = mariadb_server.new_database("tls")
+    mariadb_server.run(
+        f"CREATE USER {database}@'%' IDENTIFIED BY 'x' REQUIRE SSL",
+        f"GRANT SELECT ON {database}.* TO {database}@'%'",
+        f"DROP USER {database}@localhost",
+    )
+    where = f"127.0.0.1:{mariadb_server.port}"
+    url = f"mysql://{database}:x@{where}/{database}?{parameters.format(ca=mariadb_server.certificate)}"
+
+    async def cipher():
+        adapter = open_adapter(url, {})
+        try:
+            async with adapter.snapshot(30) as snapshot:
+                return await snapshot._session.rows("SHOW STATUS LIKE 'Ssl_cipher'")
+        finally:
+            await adapter.close()
+
+    if works:
+        ((_, found),) = asyncio.run(cipher())
+        assert found
+    else:
+        with pytest.raises(OwnerError) as caught:
+            asyncio.run(cipher())
+        assert caught.value.kind in (OwnerErrorKind.UNREACHABLE, OwnerErrorKind.REFUSED)
 
 
 @pytest.mark.parametrize("mode", ["required", "verify_ca", "verify_identity"])
