@@ -22,7 +22,7 @@ from oar_adapters.interface import (
     Scan,
     Statement,
 )
-from oar_adapters.postgres import sql
+from oar_adapters.postgres import BATCH_BYTES, BATCH_ROWS, sql
 from oar_adapters.registry import open_adapter
 
 EXACT, SUPERSET, NONE = Agreement.EXACT, Agreement.SUPERSET, Agreement.NONE
@@ -470,13 +470,30 @@ def test_keeps_the_order_and_the_types_of_a_statement(catalog_owner):
     ]
 
 
+def test_wide_rows_come_in_smaller_batches(catalog_owner):
+    async def ask():
+        adapter = open_adapter(catalog_owner, {})
+        text = "SELECT repeat('x', 10000), NULL::int4 FROM generate_series(1, 7000)"
+        statement = Statement(text, (), (Output("wide", "text"), Output("none", "integer")))
+        async with adapter.snapshot(20) as snapshot:
+            batches = snapshot.run(Authorized(statement, ledger_entry=1))
+            counts = [batch.rows async for batch in batches]
+        await adapter.close()
+        return counts
+
+    first, *others = run(ask)
+    assert first == BATCH_ROWS
+    assert sum(others) == 7000 - BATCH_ROWS
+    assert max(others) <= BATCH_BYTES / 10_000
+
+
 # --- connections --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("url", "options", "message"),
     [
-        ("mysql://u:p4ss@h/d", {}, "'mysql'.*postgresql.*sqlite"),
+        ("oracle://u:p4ss@h/d", {}, "'oracle'.*postgresql.*sqlite"),
         ("p4ss", {}, "no known scheme"),
         ("user:p4ss@host", {}, "no known scheme"),
         ("postgresql:host", {}, "postgresql://user@host"),
