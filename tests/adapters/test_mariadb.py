@@ -26,7 +26,7 @@ from oar_adapters.interface import (
     Scan,
 )
 from oar_adapters.mariadb import sql
-from oar_adapters.mariadb.session import BATCH_ROWS
+from oar_adapters.mariadb.session import BATCH_BYTES, BATCH_ROWS, FIRST_ROWS
 from oar_adapters.registry import open_adapter
 from psycopg import sql as pg
 
@@ -667,7 +667,7 @@ def test_an_answer_left_half_way_keeps_the_snapshot(many):
                 found += [batch.rows async for batch in snapshot.run(count)]
         return found
 
-    assert many.use(leave) == [BATCH_ROWS, BATCH_ROWS, 200_000] * 3
+    assert many.use(leave) == [FIRST_ROWS, FIRST_ROWS, 200_000] * 3
 
 
 def test_a_slow_reader_neither_fails_nor_has_it_all_in_memory(many):
@@ -686,6 +686,23 @@ def test_a_slow_reader_neither_fails_nor_has_it_all_in_memory(many):
     rows, held = many.use(read)
     assert rows > 199_000
     assert held < 5_000_000
+
+
+@pytest.mark.parametrize(("width", "due"), [(0, BATCH_ROWS), (10_000, BATCH_BYTES // 10_000)])
+def test_wide_rows_come_in_smaller_batches(many, width, due):
+    many.run(
+        f"CREATE OR REPLACE VIEW wide AS SELECT repeat('x', {width}) AS w FROM many WHERE id > 190000"
+    )
+
+    async def read(adapter, tables):
+        table = tables["wide"]
+        async with adapter.snapshot(60) as snapshot:
+            batches = snapshot.run(Authorized(Scan(table, table.columns), ledger_entry=1))
+            return [batch.rows async for batch in batches]
+
+    first, *others = many.use(read)
+    assert first + sum(others) == 10_000
+    assert (first, others[0]) == (FIRST_ROWS, due)
 
 
 def test_streams_and_stops_in_the_event_loop_of_the_proxy(many):
