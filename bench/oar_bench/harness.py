@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -75,16 +75,22 @@ class Served:
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
         """Connect as a client, for the length of the block. Raises ``psycopg.Error``."""
+        async with self.connection() as connection:
+            await connection.execute(f"SET statement_timeout = '{STATEMENT_SECONDS}s'")
+            yield Client(connection)
+
+    @asynccontextmanager
+    async def connection(self, user: str = USER) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """Connect as one of the users, without settings of ours. Raises ``psycopg.Error``."""
         async with await psycopg.AsyncConnection.connect(
             host=self._application.host,
             port=self._application.port,
-            user=USER,
+            user=user,
             password=self._password,
-            dbname="oar",
+            dbname=self._application.hub.database,
             autocommit=True,
         ) as connection:
-            await connection.execute(f"SET statement_timeout = '{STATEMENT_SECONDS}s'")
-            yield Client(connection)
+            yield connection
 
 
 @asynccontextmanager
@@ -104,21 +110,29 @@ async def serve(
         drafter=drafter or DrafterSettings(),
         log_level="warning",
     )
+    async with run_proxy(settings) as served:
+        yield served
+
+
+@asynccontextmanager
+async def run_proxy(settings: Settings, users: Sequence[str] = (USER,)) -> AsyncIterator[Served]:
+    """Run a proxy that admits these users. Raises what ``open_application`` raises."""
     log.configure(settings.log_level, settings.log_format)
     async with open_application(settings) as application:
         password = secrets.token_urlsafe(16)
         async with application.hub.admin.connection() as connection:
-            await _admit(connection, password)
+            for user in users:
+                await _admit(connection, user, password)
         yield Served(application, password)
 
 
-async def _admit(connection: psycopg.AsyncConnection[Any], password: str) -> None:
-    """Make the user, or give it a new password on a hub that has served before."""
-    found = await connection.execute("SELECT FROM pg_roles WHERE rolname = %s", (USER,))
+async def _admit(connection: psycopg.AsyncConnection[Any], user: str, password: str) -> None:
+    """Make a user, or give it a new password on a hub that has served before."""
+    found = await connection.execute("SELECT FROM pg_roles WHERE rolname = %s", (user,))
     if found.rowcount:
-        await set_password(connection, USER, password)
+        await set_password(connection, user, password)
     else:
-        await add_user(connection, USER, password)
+        await add_user(connection, user, password)
 
 
 def owner_settings(organisations: Iterable[Organisation], policy: Path) -> dict[str, OwnerSettings]:
