@@ -24,6 +24,9 @@ from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
 
 TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text())
 
+SERIES = 70_000
+"""Above the 32,766 parameters of an SQLite statement and the 65,535 of a PostgreSQL message."""
+
 _SQLITE = {
     "bigint": ("INTEGER", "bigint"),
     "integer": ("INTEGER", "bigint"),
@@ -203,7 +206,12 @@ def _fill(connection, tables, types):
     for table in tables:
         declared = ", ".join(f"{name} {kind}" for name, kind in types[table].items())
         connection.execute(f"CREATE TABLE {table} ({declared})")
-        for row in TABLES[table]["rows"]:
+        if "series" in TABLES[table]:
+            connection.execute(
+                f"INSERT INTO {table} SELECT i, i * {TABLES[table]['series']} "
+                f"FROM generate_series(1, {SERIES}) i"
+            )
+        for row in TABLES[table].get("rows", ()):
             values = [None if value is None else str(value) for value in row]
             marks = ", ".join(f"%s::text::{_plain(kind)}" for kind in types[table].values())
             connection.execute(f"INSERT INTO {table} VALUES ({marks})", values)
@@ -253,7 +261,11 @@ def _sqlite(directory, tables):
             connection.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
             bases = [_split(declared)[0] for declared in TABLES[table]["columns"].values()]
             marks = ", ".join("?" * len(columns))
-            for row in TABLES[table]["rows"]:
+            if "series" in TABLES[table]:
+                step = TABLES[table]["series"]
+                numbers = ((i, i * step) for i in range(1, SERIES + 1))
+                connection.executemany(f"INSERT INTO {table} VALUES ({marks})", numbers)
+            for row in TABLES[table].get("rows", ()):
                 values = [_stored(v, base) for v, base in zip(row, bases, strict=True)]
                 connection.execute(f"INSERT INTO {table} VALUES ({marks})", values)
     connection.close()
