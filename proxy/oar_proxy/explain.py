@@ -10,6 +10,7 @@ from typing import Any
 from oar_adapters.interface import Adapter, KeyFilter, Scan
 
 from oar_proxy.gate import KeyEdge
+from oar_proxy.hub import planreading
 from oar_proxy.plan import Plan, Step
 from oar_proxy.run import StepReport
 
@@ -119,7 +120,7 @@ def _published(plan: Plan, number: int) -> str:
 
 
 def _plain(text: str, step: Step) -> str:
-    return text.replace(f'"o:{step.occurrence}".', "")
+    return text.replace(f'"{planreading.marker(step.occurrence)}".', "")
 
 
 def _origins(edge: KeyEdge) -> str:

@@ -89,6 +89,8 @@ STATEMENTS = [
     "VALUES ((SELECT count(*) FROM a)), ((SELECT count(*) FROM b))",
     "SELECT count(*) FROM ONLY a JOIN b USING (k)",
     "SELECT d.id, d.name, count(*) FROM d JOIN b ON b.k = d.id GROUP BY d.id",
+    'SELECT "o:1".id, "o:2".k FROM (SELECT k, id FROM b) AS "o:1"(k, id) JOIN (SELECT id, k FROM a) '
+    'AS "o:2"(k, id) ON "o:2".id = "o:1".k',
     "WITH d AS (SELECT id FROM shop.d WHERE name LIKE 't%') SELECT d.id, count(*) FROM d JOIN b ON "
     "b.k = d.id GROUP BY d.id",
     "SELECT q.id, q.n FROM (SELECT d.id, d.name n, count(*) FROM d GROUP BY d.id, d.id) q JOIN b "

@@ -10,6 +10,7 @@ pass the nodes between (design decision 3; the rule numbers are those of the rul
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,10 @@ Node = Mapping[str, Any]
 Reference = tuple[str, str]
 """Alias and column as EXPLAIN prints them."""
 
-_MARKER = re.compile(r"o:(\d+)(?:_\d+)?")
+_PREFIX = f"oar:{secrets.token_hex(6)}:"
+"""Stands before an occurrence's number: no alias of a client's can be taken for it."""
+
+_MARKER = re.compile(_PREFIX + r"(\d+)(?:_\d+)?")
 """EXPLAIN numbers what bears one name, as the scans of a CTE that the planner writes out twice."""
 
 _NAME = r'(?:"((?:[^"]|"")+)"|([a-z_][a-z0-9_$]*))'
@@ -119,7 +123,7 @@ SubqueryColumns = Callable[[str, frozenset[int]], Sequence[str] | None]
 
 def marker(occurrence: int) -> str:
     """Return the alias under which an occurrence is scanned."""
-    return f"o:{occurrence}"
+    return f"{_PREFIX}{occurrence}"
 
 
 def read(explained: Sequence[Mapping[str, Any]], subquery_columns: SubqueryColumns) -> Reading:
