@@ -76,9 +76,12 @@ async def answer(
     else:
         binder = _Binder(client_parameters + 1)
         edits = statement.prefix_edits()
+        written: dict[int, str] = {}
         for occurrence in statement.occurrences:
-            rows = gathered.of(occurrence.number)
-            edits.append(occurrence.relation.replace(_occurrence_rows(occurrence, rows, binder)))
+            number = occurrence.number
+            if number not in written:
+                written[number] = _occurrence_rows(occurrence, gathered.of(number), binder)
+            edits.append(occurrence.relation.replace(written[number]))
         sql = sqltree.splice(statement.parsed.text, edits)
         execution = Execution(sql, tuple(binder.parameters), client_parameters > 0)
     if statement.parsed.kind == "CopyStmt":

@@ -622,6 +622,61 @@ def collates_otherwise(root: Any) -> bool:
     return False
 
 
+_PLACES: Final = ("location", "stmt_location", "stmt_len", "list_start", "list_end",
+                  "rexpr_list_start", "rexpr_list_end")  # fmt: skip
+"""Attributes of nodes that say where they are written, and nothing of what they mean."""
+
+_SAME_EXPRESSIONS: Final = ("groupClause", "distinctClause", "sortClause")
+_EXPRESSIONS: Final = (*_SAME_EXPRESSIONS, "targetList", "havingClause", "windowClause")
+
+
+def repeated_relations(root: Any) -> dict[int, int]:
+    """Map relations in a subquery that is written again to those where it is written first.
+
+    PostgreSQL takes two expressions of one SELECT for the same, as GROUP BY, DISTINCT ON and ORDER
+    BY need it, when they are written alike. Positions to positions.
+    """
+    found: dict[int, int] = {}
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        waiting.extend(children(node))
+        if not isinstance(node, ast.SelectStmt):
+            continue
+        if not any(list(_subqueries_in(getattr(node, name))) for name in _SAME_EXPRESSIONS):
+            continue
+        written = [
+            (list(relation_positions(subquery)), subquery)
+            for name in _EXPRESSIONS
+            for subquery in _subqueries_in(getattr(node, name))
+        ]
+        first: dict[Any, list[int]] = {}
+        for positions, subquery in sorted(written, key=lambda pair: pair[0]):
+            known = first.setdefault(_meaning(subquery), positions)
+            if known is not positions:
+                found.update(zip(positions, known, strict=True))
+    return found
+
+
+def _subqueries_in(node: Any) -> Iterator[Any]:
+    """The outermost subqueries of an expression."""
+    if isinstance(node, ast.SubLink):
+        yield node
+        return
+    for child in children(node):
+        yield from _subqueries_in(child)
+
+
+def _meaning(node: Any) -> Any:
+    """A node without its places: equal for two that are written alike."""
+    if isinstance(node, tuple):
+        return tuple(map(_meaning, node))
+    if isinstance(node, ast.Node):
+        named = ((name, _meaning(getattr(node, name))) for name in node if name not in _PLACES)
+        return (type(node).__name__, *named)
+    return node
+
+
 def relation_positions(node: Any) -> Iterator[int]:
     """Yield where each relation below a node is named."""
     if isinstance(node, ast.RangeVar):

@@ -98,6 +98,8 @@ class SessionState:
 class Occurrence:
     """One occurrence of a published table.
 
+    Those in a subquery that is written twice share a ``number``: PostgreSQL has to see one
+    expression, so they are planned, read and answered as one.
     ``columns`` are those the statement may use, in the table's order.
     """
 
@@ -415,6 +417,9 @@ def _sort_relations(
 ) -> tuple[tuple[Occurrence, ...], tuple[OtherRelation, ...]]:
     occurrences: list[Occurrence] = []
     others: list[OtherRelation] = []
+    repeated = sqltree.repeated_relations(parsed.node)
+    repeated |= {first: first for first in repeated.values()}
+    shared: dict[int, int] = {}
     for relation in parsed.relations:
         found = resolved.get((relation.schema, relation.name))
         table = catalog.tables.get((found["schema"], found["name"])) if found else None
@@ -428,5 +433,9 @@ def _sort_relations(
             for column in table.columns
             if relation.whole or column.name in parsed.column_names
         )
-        occurrences.append(Occurrence(len(occurrences) + 1, table, relation, used))
+        number = len(occurrences) + 1
+        for position, first in repeated.items():
+            if relation.start <= position < relation.end:
+                number = shared.setdefault(first, number)
+        occurrences.append(Occurrence(number, table, relation, used))
     return tuple(occurrences), tuple(others)

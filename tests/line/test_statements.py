@@ -54,6 +54,12 @@ STATEMENTS = [
     "SELECT id FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.w > a.id * 100)",
     "SELECT a.id, (SELECT count(*) FROM b) FROM a JOIN b USING (k)",
     "SELECT b.w * 100 / (SELECT sum(w) FROM b) FROM a JOIN b USING (k)",
+    # a subquery that is written twice is one expression
+    "SELECT EXISTS (SELECT 1 FROM b WHERE b.k = a.k AND b.s = 'p') AS x, count(*) FROM a "
+    "GROUP BY EXISTS (SELECT 1 FROM b WHERE b.k = a.k AND b.s = 'p')",
+    "SELECT DISTINCT ON ((SELECT max(w) FROM b WHERE b.k = a.k)) (SELECT max(w) FROM b WHERE "
+    "b.k = a.k) m FROM a JOIN c USING (k) ORDER BY (SELECT max(w) FROM b WHERE b.k = a.k)",
+    "SELECT DISTINCT v, (SELECT count(*) FROM b) FROM a ORDER BY (SELECT count(*) FROM b), v",
     # sets of rows
     "SELECT a.v, count(*), sum(b.w) FROM a JOIN b USING (k) GROUP BY a.v",
     "SELECT a.id, q.n FROM a JOIN (SELECT k, sum(w) n FROM b GROUP BY k) q USING (k)",
