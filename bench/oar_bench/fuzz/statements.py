@@ -508,9 +508,8 @@ class _Writer:
         columns, listed = self._named(targets, bare=top and self.chance(0.2))
         if kind == "distinct on":
             on = self.random.choice(targets)
-            # The same subquery twice is two reads of an owner, so not the same expression.
-            if "SELECT" in on.ref or (self.chance(0.7) and source.columns):
-                on = self.random.choice(source.columns or [Col("1", "int", True)])
+            if self.chance(0.7) and source.columns:
+                on = self.random.choice(source.columns)
             order = ", ".join([on.ref, *(target.ref for target in targets)])
             sql = (
                 f"SELECT DISTINCT ON ({on.ref}) {listed} FROM {source.sql}{where} ORDER BY {order}"
@@ -593,6 +592,10 @@ class _Writer:
         usable = source.columns
         if usable:
             keys = self.random.sample(usable, min(len(usable), self.random.choice((0, 1, 1, 1, 2))))
+        if depth > 1 and self._relations > 0 and self.chance(0.08):
+            # Written twice, and one expression all the same.
+            test = self._subquery_condition(usable, outer, depth)
+            keys.append(Col(f"({test})", "bool", True))
         determined: list[Col] = []
         if source.keyed and self.chance(0.15):
             key, determined = self.random.choice(source.keyed)
