@@ -187,6 +187,7 @@ class Pipeline:
         """See `Federation.execute`."""
         statement = prepared.statement
         if isinstance(statement, _PreparedByName):
+            await self._check_select(statement.inner, link)
             return await self.execute(statement.inner, link, (), in_chunks=in_chunks)
         if not isinstance(statement, FederatedStatement):
             return Execution(prepared.guard_sql, (), bool(parameters))
@@ -260,6 +261,7 @@ class Pipeline:
         recognised = await recognise(text, link, self.catalog, draft)
         if recognised is None or recognised.statement is None:
             return Execution(text)
+        await self._check_select(Prepared(recognised.guard_sql, recognised.statement), link)
         return recognised.statement
 
     async def _explain_text(self, text: str, link: HubLink) -> list[str]:
@@ -273,6 +275,7 @@ class Pipeline:
         recognised = await recognise(text, link, self.catalog, self._drafter(link))
         if recognised is None or recognised.statement is None:
             return ["Hub Query", "  no published table is read: the hub answers alone"]
+        await self._check_select(Prepared(recognised.guard_sql, recognised.statement), link)
         plan = await self._plan(recognised.statement, {})
         return explain.lines(plan, self._adapters)
 
@@ -347,6 +350,11 @@ class Pipeline:
                 hint="prepare the statement again: a published table has changed",
             )
         return replace(fresh, drafts=statement.drafts)
+
+    async def _check_select(self, prepared: Prepared, link: HubLink) -> None:
+        """Have the hub check the privileges of a SELECT whose guard it never had in hand."""
+        if sqltree.parse(prepared.guard_sql)[0].kind == "SelectStmt":
+            await link.check(prepared.guard_sql)
 
     async def _check_privileges(
         self,

@@ -236,14 +236,22 @@ def test_a_temporary_table_shadows_a_published_one(client):
 
 def test_privileges_are_the_hubs(client, line):
     with psycopg.connect(line.hub, autocommit=True) as hub:
+        client.execute("CREATE TEMP TABLE q (id bigint)")
         hub.execute("REVOKE SELECT ON shop.c FROM oar_client")
         try:
             for statement in (
                 "SELECT * FROM shop.c",
                 "COPY (SELECT * FROM shop.c) TO STDOUT",
-                "CREATE TEMP TABLE q AS SELECT * FROM shop.c",
+                "CREATE TEMP TABLE q2 AS SELECT * FROM shop.c",
                 "BEGIN; DECLARE x CURSOR FOR SELECT * FROM shop.c",
                 "EXPLAIN ANALYZE SELECT * FROM shop.c",
+                "EXPLAIN SELECT * FROM shop.c",
+                "PREPARE p AS SELECT * FROM shop.c; EXECUTE p",
+                "DEALLOCATE ALL; PREPARE p AS SELECT * FROM shop.c; EXPLAIN EXECUTE p",
+                "DEALLOCATE ALL; PREPARE p AS SELECT * FROM shop.c; CREATE TEMP TABLE q3 AS EXECUTE p",
+                "SELECT * FROM oar_explain('SELECT * FROM shop.c')",
+                "SELECT * FROM shop.a WHERE EXISTS (SELECT FROM shop.c)",
+                "INSERT INTO pg_temp.q SELECT id FROM shop.c",
             ):
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     client.execute(statement)

@@ -60,12 +60,12 @@ def asked(owners, running_proxy, new_database, tmp_path_factory):
             connection.execute("CREATE TABLE public.hub_table (id int)")
             connection.execute("INSERT INTO public.hub_table VALUES (1), (2)")
             connection.execute("GRANT SELECT ON public.hub_table TO oar_client")
-        yield dsn
+        yield dsn, hub
 
 
 @pytest.fixture
 def person(asked):
-    with psycopg.connect(asked, autocommit=True) as connection:
+    with psycopg.connect(asked[0], autocommit=True) as connection:
         yield connection
 
 
@@ -130,8 +130,20 @@ def test_what_cannot_be_answered_is_an_error(person, question, sqlstate):
     assert person.execute("SELECT * FROM oar_ask('how many?')").fetchall() == [(6,)]
 
 
+def test_a_question_needs_the_privileges_its_draft_needs(person, asked):
+    with psycopg.connect(asked[1], autocommit=True) as hub:
+        hub.execute("REVOKE SELECT ON shop.b FROM oar_client")
+        try:
+            for call in ("oar_ask", "oar_ask_json", "oar_explain"):
+                with pytest.raises(psycopg.Error) as refused:
+                    person.execute(f"SELECT * FROM {call}('pairs?')")
+                assert refused.value.sqlstate in ("42501", "OA003"), call
+        finally:
+            hub.execute("GRANT SELECT ON shop.b TO oar_client")
+
+
 def test_drivers_that_bind_the_question(asked):
-    parts = psycopg.conninfo.conninfo_to_dict(asked)
+    parts = psycopg.conninfo.conninfo_to_dict(asked[0])
 
     async def ask():
         connection = await asyncpg.connect(
