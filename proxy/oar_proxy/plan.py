@@ -101,7 +101,8 @@ class Plan:
         read = {step.occurrence for step in self.steps}
         if self.whole is not None:
             return ()
-        return tuple(o.number for o in self.statement.occurrences if o.number not in read)
+        numbers = dict.fromkeys(o.number for o in self.statement.occurrences)
+        return tuple(number for number in numbers if number not in read)
 
 
 def cover_of(statement: FederatedStatement) -> Cover[tuple[str, str]]:
