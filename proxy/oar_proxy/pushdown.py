@@ -165,13 +165,20 @@ def _used_part(occurrence: Occurrence) -> Table:
     table = occurrence.table.holders[0].table
     return Table(
         name=table.name,
-        columns=tuple(c for c in table.columns if c.name in occurrence.columns),
+        columns=_used_columns(occurrence),
         source_name=table.source_name,
         source_schema=table.source_schema,
         primary_key=table.primary_key,
         unique_keys=table.unique_keys,
         row_estimate=table.row_estimate,
     )
+
+
+def _used_columns(occurrence: Occurrence) -> tuple[Column, ...]:
+    """The columns the statement may use; any one where it only counts rows."""
+    columns = occurrence.table.holders[0].table.columns
+    used = tuple(column for column in columns if column.name in occurrence.columns)
+    return used or columns[:1]
 
 
 def _source(occurrence: Occurrence, can: Capabilities) -> Edit:
@@ -181,8 +188,7 @@ def _source(occurrence: Occurrence, can: Capabilities) -> Edit:
     if table.source_schema is not None:
         name = f"{quote_identifier(table.source_schema)}.{name}"
     # Column by column: a star must not bring along what the owner has and does not publish.
-    columns = [c for c in table.columns if c.name in occurrence.columns]
-    listed = ", ".join(_read_column(c, can) for c in columns) or "1"
+    listed = ", ".join(_read_column(c, can) for c in _used_columns(occurrence))
     return occurrence.relation.replace(f"SELECT {listed} FROM {name}")
 
 

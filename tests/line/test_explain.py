@@ -82,3 +82,10 @@ def test_an_occurrence_that_cannot_matter_is_not_read(client):
         client, "SELECT a.id FROM shop.a LEFT JOIN shop.d ON d.id = a.k JOIN shop.b ON true"
     )
     assert document["Not Read"] == ["shop.d"]
+
+
+@pytest.mark.parametrize("table", ["a", "b", "c"])
+def test_a_count_is_its_owners_and_no_row_leaves(client, table):
+    document = plan(client, f"SELECT count(*) FROM shop.{table}", "ANALYZE, FORMAT json")
+    (step,) = document["Steps"]
+    assert (step["Reads"], step["Actual Rows"]) == ("the whole statement", 1)
