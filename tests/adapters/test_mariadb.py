@@ -11,6 +11,7 @@ from contextlib import aclosing
 
 import psycopg
 import pytest
+import uvloop
 from oar_adapters.authorized import Authorized
 from oar_adapters.interface import (
     And,
@@ -706,8 +707,6 @@ def test_wide_rows_come_in_smaller_batches(many, width, due):
 
 
 def test_streams_and_stops_in_the_event_loop_of_the_proxy(many):
-    uvloop = pytest.importorskip("uvloop")
-
     async def read():
         adapter = open_adapter(many.url, {})
         try:

@@ -161,10 +161,7 @@ def test_a_role_without_superuser_can_own_a_hub(owner, capsys):
         ("LOCALE_PROVIDER libc LOCALE 'C' ENCODING 'SQL_ASCII'", "encoding SQL_ASCII"),
     ],
 )
-def test_text_has_to_be_ordered_by_code_point(fresh_database, hub_server, options, message):
-    with psycopg.connect(hub_server.conninfo) as connection:
-        if "builtin" in options and connection.info.server_version < 170000:
-            pytest.skip("the builtin provider came with PostgreSQL 17")
+def test_text_has_to_be_ordered_by_code_point(fresh_database, options, message):
     dsn = fresh_database(options)
     if message is None:
         assert open_and_close(dsn).database.startswith("made_")

@@ -306,11 +306,15 @@ def test_a_directory_that_cannot_be_made_is_refused(place):
         EmbeddedServer(HubSettings(data_dir=place / "file" / "hub")).start()
 
 
-@pytest.mark.parametrize("binaries", ["/usr/lib/postgresql/15/bin", "/usr/lib/postgresql/16/bin"])
-def test_servers_without_the_builtin_locale_order_by_code_point_too(fresh, monkeypatch, binaries):
-    directory = Path(binaries)
-    if not (directory / "postgres").exists():
-        pytest.skip("not installed")
+WITHOUT_BUILTIN_LOCALE = [
+    directory
+    for directory in sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if 15 <= int(directory.parent.name) < 17 and (directory / "initdb").exists()
+]
+
+
+@pytest.mark.parametrize("directory", WITHOUT_BUILTIN_LOCALE, ids=str)
+def test_servers_without_the_builtin_locale_order_by_code_point_too(fresh, monkeypatch, directory):
     monkeypatch.setattr(
         "oar_proxy.hub.server.find_binaries",
         lambda major=None: ServerBinaries(directory, int(directory.parent.name)),
