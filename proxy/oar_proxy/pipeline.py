@@ -84,11 +84,8 @@ class _Through:
 
 
 @dataclass(frozen=True, slots=True)
-class _PreparedByName:
-    """``EXECUTE name (…)``: the statement prepared under that name, with its arguments."""
-
-    inner: Prepared
-    text: str
+class _ByName:
+    """``EXECUTE name (…)``: what the name means is looked up when it is executed."""
 
 
 class Pipeline:
@@ -168,7 +165,8 @@ class Pipeline:
         node = parsed[0].node
         by_name = _executed(node)
         if by_name is not None:
-            return await self._prepare_execute(text, by_name, link)
+            ours = await self._named_body(by_name, link)
+            return None if ours is None else Prepared(text, _ByName())
         if isinstance(node, ast.ViewStmt) and len(self._views) < MAX_SESSION_VIEWS:
             self._views.update(w.lower() for w in _WORDS.findall(node.view.relname.encode())[:1])
         recognised = await recognise(text, link, self.catalog, self._drafter(link))
@@ -186,9 +184,12 @@ class Pipeline:
     ) -> Execution:
         """See `Federation.execute`."""
         statement = prepared.statement
-        if isinstance(statement, _PreparedByName):
-            await self._check_select(statement.inner, link)
-            return await self.execute(statement.inner, link, (), in_chunks=in_chunks)
+        if isinstance(statement, _ByName):
+            inner = await self._inline_execute(prepared.guard_sql, link)
+            if inner is None:
+                return Execution(prepared.guard_sql)
+            await self._check_select(inner, link)
+            return await self.execute(inner, link, (), in_chunks=in_chunks)
         if not isinstance(statement, FederatedStatement):
             return Execution(prepared.guard_sql, (), bool(parameters))
         statement = await self._refresh(prepared, statement, link)
@@ -281,7 +282,8 @@ class Pipeline:
 
     # --- SQL-level EXECUTE --------------------------------------------------------------------
 
-    async def _prepare_execute(self, text: str, node: Any, link: HubLink) -> Prepared | None:
+    async def _named_body(self, node: Any, link: HubLink) -> tuple[str, list[str]] | None:
+        """The statement prepared under a name, if it is ours, and its parameters' types."""
         rows = await link.query(
             "SELECT statement, parameter_types::pg_catalog.text[]::pg_catalog.text FROM "
             f"pg_catalog.pg_prepared_statements WHERE name = {quote_literal(node.name)}"
@@ -292,7 +294,15 @@ class Pipeline:
         recognised = await recognise(body, link, self.catalog, self._drafter(link))
         if recognised is None or recognised.statement is None:
             return None
-        types = _array_items((rows[0][1] or b"{}").decode())
+        return body, _array_items((rows[0][1] or b"{}").decode())
+
+    async def _inline_execute(self, text: str, link: HubLink) -> Prepared | None:
+        """Put what is prepared under the name now, with its arguments, in the place of EXECUTE."""
+        node = _executed(sqltree.parse(text)[0].node)
+        named = await self._named_body(node, link)
+        if named is None:
+            return None
+        body, types = named
         arguments = await self._argument_texts(text, node, types, link)
         inlined = sqltree.splice(
             body,
@@ -305,7 +315,7 @@ class Pipeline:
         inner = await recognise(carried, link, self.catalog, self._drafter(link))
         if inner is None or inner.statement is None:
             raise InternalError("a prepared statement lost its published tables")
-        return Prepared(text, _PreparedByName(Prepared(inner.guard_sql, inner.statement), text))
+        return Prepared(inner.guard_sql, inner.statement)
 
     async def _argument_texts(
         self, text: str, node: Any, types: Sequence[str], link: HubLink

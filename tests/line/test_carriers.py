@@ -258,3 +258,19 @@ def test_privileges_are_the_hubs(client, line):
                 client.rollback()
         finally:
             hub.execute("GRANT SELECT ON shop.c TO oar_client")
+
+
+def test_execute_runs_what_the_name_means_now(client):
+    client.execute("PREPARE p AS SELECT count(*) FROM shop.a")
+    run = "EXECUTE p"
+    assert client.execute(run, prepare=True).fetchone() == (6,)
+    client.execute("DEALLOCATE p")
+    client.execute("PREPARE p AS SELECT count(*) FROM shop.c")
+    assert client.execute(run, prepare=True).fetchone() == (4,)
+    client.execute("DEALLOCATE p")
+    client.execute("PREPARE p AS SELECT 7::bigint AS count")
+    assert client.execute(run, prepare=True).fetchone() == (7,)
+    client.execute("DEALLOCATE p")
+    gone = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.FeatureNotSupported)
+    with pytest.raises(gone):
+        client.execute(run, prepare=True)
