@@ -192,7 +192,10 @@ class Pipeline:
             return await self.execute(inner, link, (), in_chunks=in_chunks)
         if not isinstance(statement, FederatedStatement):
             return Execution(prepared.guard_sql, (), bool(parameters))
-        statement = await self._refresh(prepared, statement, link)
+        refreshed = await self._refresh(prepared, statement, link)
+        if refreshed is None:
+            return Execution(prepared.guard_sql, (), bool(parameters))
+        statement = refreshed
         if statement.parsed.kind != "SelectStmt":
             await self._check_privileges(prepared.guard_sql, statement, link, parameters)
         arguments = await _arguments(link, parameters)
@@ -346,20 +349,23 @@ class Pipeline:
 
     async def _refresh(
         self, prepared: Prepared, statement: FederatedStatement, link: HubLink
-    ) -> FederatedStatement:
-        """Take the session's settings as they are now, and the catalog, if that has changed."""
+    ) -> FederatedStatement | None:
+        """Read the statement as it would be read now; None when it is the hub's alone now.
+
+        As in PostgreSQL, another search path makes a prepared statement mean other tables. That
+        the answer still has the columns it was described with is the session's to check.
+        """
         if statement.seen_through is link:
             return statement
-        if statement.catalog.version == self.catalog.version:
-            return replace(statement, state=await look(link))
+        state = await look(link)
+        path = state.settings.get("search_path")
+        same_catalog = statement.catalog.version == self.catalog.version
+        if same_catalog and statement.state.settings.get("search_path") == path:
+            return replace(statement, state=state)
         again = await recognise(prepared.guard_sql, link, self.catalog, self._drafter(link))
-        fresh = again.statement if again is not None else None
-        if fresh is None or _shapes(fresh) != _shapes(statement):
-            raise FeatureNotSupported(
-                "cached plan must not change result type",
-                hint="prepare the statement again: a published table has changed",
-            )
-        return replace(fresh, drafts=statement.drafts)
+        if again is None or again.statement is None:
+            return None
+        return replace(again.statement, drafts=statement.drafts)
 
     async def _check_select(self, prepared: Prepared, link: HubLink) -> None:
         """Have the hub check the privileges of a SELECT whose guard it never had in hand."""
@@ -689,10 +695,6 @@ def _array_items(literal: str) -> list[str]:
     from oar_proxy.predicate import array_elements
 
     return list(array_elements(literal) or ())
-
-
-def _shapes(statement: FederatedStatement) -> list[object]:
-    return [(o.table.key, o.table.columns) for o in statement.occurrences]
 
 
 def _meaning(state: SessionState) -> dict[str, str]:

@@ -274,3 +274,14 @@ def test_execute_runs_what_the_name_means_now(client):
     gone = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.FeatureNotSupported)
     with pytest.raises(gone):
         client.execute(run, prepare=True)
+
+
+def test_a_prepared_statement_follows_the_search_path(client):
+    client.execute("CREATE TEMP TABLE d AS SELECT 1::bigint AS id")
+    client.execute("SET search_path = shop, pg_temp")
+    for _ in range(2):
+        assert client.execute("SELECT id FROM d ORDER BY 1", prepare=True).fetchall()[-1] == (50,)
+    client.execute("SET search_path = pg_temp, shop")
+    assert client.execute("SELECT id FROM d ORDER BY 1", prepare=True).fetchall() == [(1,)]
+    client.execute("SET search_path = shop, pg_temp")
+    assert client.execute("SELECT id FROM d ORDER BY 1", prepare=True).fetchall()[-1] == (50,)
