@@ -148,12 +148,6 @@ class Unanswerable(OarError):
     sqlstate = "OA001"
 
 
-class NeedsClarification(OarError):
-    """The question has more than one reading."""
-
-    sqlstate = "OA002"
-
-
 class NoValidDraft(OarError):
     """The drafter's SQL did not fit the catalog, even after repairs."""
 
