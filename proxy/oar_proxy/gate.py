@@ -169,6 +169,10 @@ class Gate:
         )
         return cap.number, cap.rule
 
+    def keys_in(self, receiver: str) -> int:
+        """Return how many keys one query may carry to an owner, all its edges together."""
+        return self._keys_in(receiver).number
+
     def timeout(self, owner: str) -> float:
         """Return how many seconds a query may run at an owner."""
         own = self._policy(owner).limits.timeout

@@ -300,7 +300,7 @@ class _Runner:
         filters: list[KeyFilter] = []
         edges: list[gates.BoundEdge] = []
         notes: list[str] = []
-        budget = self.limits.max_keys
+        budget = self.gate.keys_in(step.owner)
         for used in step.edges:
             keys, from_each = self._keys(used)
             most = min(used.verdict.max_keys, budget)

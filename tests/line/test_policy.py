@@ -112,6 +112,16 @@ def test_more_keys_than_allowed_leave_the_edge_out(proxy):
     ]
 
 
+def test_edges_that_are_too_many_together_are_left_out_one_by_one(proxy):
+    allowed = policy(("b.k", "north", 10), ("b.id", "north", 10))
+    client = proxy({"south": allowed, "north": policy(limits="max_keys_in: 3")})
+    statement = (
+        "SELECT a.id, b.w FROM shop.a JOIN shop.b ON a.k = b.k AND a.id = b.id WHERE b.s = 'p'"
+    )
+    assert client.execute(statement).fetchall() == [(1, 100)]
+    assert [d[4] for d in disclosures(client)] == [2]
+
+
 def test_an_empty_key_list_skips_the_owner_and_is_on_the_ledger(proxy):
     client = proxy({"south": policy(("b.k", "north", 10))})
     statement = JOIN.replace("'p'", "'nobody'")
