@@ -108,7 +108,7 @@ class Pipeline:
         self._planner = planner
         self._drafts = drafts
         self._limits = limits
-        self._readings: OrderedDict[tuple[object, ...], Reading | str] = OrderedDict()
+        self._readings: OrderedDict[tuple[object, ...], Reading] = OrderedDict()
         self._views: set[bytes] = set()
         self._words: frozenset[bytes] = _ALWAYS_OURS
         self._all_suspect = False
@@ -498,18 +498,19 @@ class Pipeline:
         """What the hub's planner makes of it, or the SQLSTATE with which it declines."""
         key = (statement.catalog.version, planning, *meaning.items())
         known = self._readings.get(key)
-        if known is None:
-            try:
-                explained = await self._planner.explain(planning, meaning)
-                known = planreading.read(explained, plans.subquery_columns(statement))
-            except PlanningFailed as failure:
-                known = failure.sqlstate
-            self._readings[key] = known
-            if len(self._readings) > MAX_READINGS:
-                self._readings.popitem(last=False)
-        else:
+        if known is not None:
             self._readings.move_to_end(key)
-        return known
+            return known
+        try:
+            explained = await self._planner.explain(planning, meaning)
+        except PlanningFailed as failure:
+            # Not kept: the hub may have been busy, and the next time has to be tried afresh.
+            return failure.sqlstate
+        reading = planreading.read(explained, plans.subquery_columns(statement))
+        self._readings[key] = reading
+        if len(self._readings) > MAX_READINGS:
+            self._readings.popitem(last=False)
+        return reading
 
     async def _whole_query(
         self, whole: Whole, planning: str | None, meaning: Mapping[str, str]
@@ -649,6 +650,12 @@ def _explain_options(node: Any) -> _ExplainOptions | None:
     if form not in ("text", "json"):
         raise FeatureNotSupported(
             f"EXPLAIN of published tables has no format {form}", hint="use TEXT or JSON"
+        )
+    if analyze and not isinstance(node.query, ast.SelectStmt):
+        # PostgreSQL carries the statement out as well; this one would only tell of it.
+        raise FeatureNotSupported(
+            "EXPLAIN ANALYZE over published tables takes a SELECT only",
+            hint="leave out ANALYZE, or explain the SELECT by itself",
         )
     return _ExplainOptions(analyze, form == "json")
 
