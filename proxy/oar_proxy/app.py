@@ -185,7 +185,11 @@ class Refresher:
 
     async def refresh(self) -> bool:
         """Publish what the owners publish now. Raises ``HubError``, ``ConfigurationError``."""
-        async with self._turn, asyncio.TaskGroup() as group:
+        async with self._turn:
+            return await self._refresh()
+
+    async def _refresh(self) -> bool:
+        async with asyncio.TaskGroup() as group:
             reading = {
                 owner: group.create_task(self._read(owner, adapter))
                 for owner, adapter in self._adapters.items()
@@ -227,6 +231,9 @@ class Refresher:
             schema = await adapter.schema()
         except OwnerError as error:
             log.warning("owner not read", owner=owner, reason=error.kind.value)
+            return None
+        except Exception as error:  # noqa: BLE001 - an adapter's fault must not stop the others
+            log.error("owner not read", owner=owner, reason=type(error).__name__)
             return None
         for name in self._gate.unmatched(owner, schema):
             log.warning("policy names nothing that the owner has", owner=owner, name=name)

@@ -642,11 +642,11 @@ def _explain_options(node: Any) -> _ExplainOptions | None:
         return None
     analyze, form = False, "text"
     for option in node.options or ():
-        value = getattr(option.arg, "sval", None)
+        value = _option_word(option.arg)
         if option.defname == "analyze":
-            analyze = value is None or value.lower() not in ("off", "false", "0")
+            analyze = value not in ("off", "false", "0")
         elif option.defname == "format":
-            form = (value or "text").lower()
+            form = value or "text"
     if form not in ("text", "json"):
         raise FeatureNotSupported(
             f"EXPLAIN of published tables has no format {form}", hint="use TEXT or JSON"
@@ -658,6 +658,13 @@ def _explain_options(node: Any) -> _ExplainOptions | None:
             hint="leave out ANALYZE, or explain the SELECT by itself",
         )
     return _ExplainOptions(analyze, form == "json")
+
+
+def _option_word(argument: Any) -> str | None:
+    """An option's value in lower case; ``ANALYZE 0`` and ``ANALYZE false`` are written too."""
+    if isinstance(argument, ast.String):
+        return str(argument.sval).lower()
+    return str(argument.ival) if isinstance(argument, ast.Integer) else None
 
 
 def _executed(node: Any) -> Any | None:

@@ -70,6 +70,12 @@ def test_analyze_counts_rows_and_keys(client):
     assert sum(line.startswith("    Actual: rows=2 ") for line in lines) == 2
 
 
+@pytest.mark.parametrize("off", ["ANALYZE 0", "ANALYZE false", "ANALYZE OFF", "COSTS off"])
+def test_analyze_can_be_switched_off(client, off):
+    lines = [line for (line,) in client.execute(f"EXPLAIN ({off}) SELECT * FROM shop.a, shop.b")]
+    assert not any("Actual" in line for line in lines)
+
+
 def test_a_whole_statement_shows_what_its_owner_gets(client):
     document = plan(client, "SELECT v, count(*) FROM shop.a GROUP BY v")
     (step,) = document["Steps"]
