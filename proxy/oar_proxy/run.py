@@ -37,6 +37,7 @@ from oar_adapters.interface import (
 )
 
 from oar_proxy import gate as gates
+from oar_proxy.edges import UsedEdge
 from oar_proxy.errors import (
     LimitExceeded,
     OarError,
@@ -49,7 +50,7 @@ from oar_proxy.errors import (
 )
 from oar_proxy.gate import Gate
 from oar_proxy.ledger import SUCCESS, Ask, StepOutcome
-from oar_proxy.plan import Plan, Step, UsedEdge
+from oar_proxy.plan import Plan, Step
 from oar_proxy.settings import Limits
 from oar_proxy.sqltree import most_rows
 

@@ -1,0 +1,146 @@
+"""Which key edges a plan may use: sound types, an owner that can look up, the gate's verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from oar_adapters.interface import Adapter, Membership, base_type
+
+from oar_proxy import predicate as predicates
+from oar_proxy.catalog import Holder, PublishedTable
+from oar_proxy.gate import EdgeVerdict, Gate, KeyEdge, KeyOrigin
+from oar_proxy.hub import planreading
+from oar_proxy.hub.planreading import Origin, Reading
+from oar_proxy.statement import Occurrence
+
+_DUPLICATES: Final = 10.0
+"""Guessed rows for each value of a column that is no key; only orders steps."""
+
+Stage = Literal["rows", "keys"]
+"""What is asked for: the rows of an occurrence, or first only the keys it would pass on."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsedEdge:
+    """Keys of ``sources`` go to one holder of the step's table, under the gate's verdict.
+
+    ``stage`` says which step of the sources they are taken from.
+    """
+
+    sources: tuple[Origin, ...]
+    stage: Stage
+    column: str
+    type: str
+    edge: KeyEdge
+    verdict: EdgeVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """The sound edges of one statement, and what owners and policies make of each."""
+
+    occurrences: Mapping[int, Occurrence]
+    adapters: Mapping[str, Adapter]
+    gate: Gate
+    max_keys: int | None
+
+    def candidates(self, reading: Reading | None) -> tuple[planreading.KeyEdge, ...]:
+        """The edges of the planner whose keys compare at an owner as they do at the hub."""
+        return tuple(e for e in reading.edges if self.usable(e)) if reading is not None else ()
+
+    def usable(self, edge: planreading.KeyEdge) -> bool:
+        """Tell whether types on both sides are sound, and it is another occurrence (R39 to R50)."""
+        target = self.occurrences[edge.target.occurrence].table
+        target_type = _column_type(target, edge.target.column)
+        if target_type is None:
+            return False
+        for source in edge.sources:
+            if source.occurrence == edge.target.occurrence:
+                return False
+            table = self.occurrences[source.occurrence].table
+            source_type = _column_type(table, source.column)
+            if source_type is None or not predicates.relayable(source_type, target_type):
+                return False
+        return True
+
+    def looks_up(self, edge: planreading.KeyEdge, holder: Holder) -> bool:
+        """Tell whether the owner compares keys of this type with its column as the hub does."""
+        question = Membership(edge.target.column, (), self._key_type(edge))
+        return self.adapters[holder.owner].supports(holder.table, question)
+
+    def most_keys(self, edge: planreading.KeyEdge) -> int:
+        """Return how many keys may travel along it at most: 0 where no holder may have any."""
+        verdicts = [
+            self.gate.edge(self._gate_edge(edge, holder)).max_keys
+            for holder in self.occurrences[edge.target.occurrence].table.holders
+            if self.looks_up(edge, holder)
+        ]
+        most = max(verdicts, default=0)
+        return most if self.max_keys is None else min(most, self.max_keys)
+
+    def rows_each(self, target: Origin) -> float:
+        """Estimate how many rows have one value of a column."""
+        table = self.occurrences[target.occurrence].table
+        unique = (target.column,) in (table.primary_key, *table.unique_keys)
+        return 1.0 if unique else _DUPLICATES
+
+    def used(self, edge: planreading.KeyEdge, stage: Stage, holder: Holder) -> UsedEdge | None:
+        """Bring an edge to one holder, None where the holder may not have the keys."""
+        gate_edge = self._gate_edge(edge, holder)
+        verdict = self.gate.edge(gate_edge)
+        if not verdict.permitted or not self.looks_up(edge, holder):
+            return None
+        if self.max_keys is not None and self.max_keys < verdict.max_keys:
+            verdict = replace(verdict, max_keys=self.max_keys, limit_rule="oar.max_keys")
+        return UsedEdge(
+            edge.sources, stage, edge.target.column, self._key_type(edge), gate_edge, verdict
+        )
+
+    def denied(
+        self, candidates: Iterable[planreading.KeyEdge], holder: Holder
+    ) -> Iterator[tuple[KeyEdge, EdgeVerdict]]:
+        """Yield the edges that would reduce a holder's rows and that a policy forbids."""
+        for edge in candidates:
+            if self.looks_up(edge, holder):
+                gate_edge = self._gate_edge(edge, holder)
+                verdict = self.gate.edge(gate_edge)
+                if not verdict.permitted:
+                    yield gate_edge, verdict
+
+    def _key_type(self, edge: planreading.KeyEdge) -> str:
+        types = {
+            base_type(_column_type(self.occurrences[o.occurrence].table, o.column) or "")
+            for o in (*edge.sources, edge.target)
+        }
+        return _widest(types)
+
+    def _gate_edge(self, edge: planreading.KeyEdge, holder: Holder) -> KeyEdge:
+        origins = tuple(
+            KeyOrigin(source_holder.owner, table.schema, table.name, source.column)
+            for source in edge.sources
+            for table in (self.occurrences[source.occurrence].table,)
+            for source_holder in table.holders
+        )
+        return KeyEdge(origins, holder.owner, holder.table.name, edge.target.column)
+
+
+def _column_type(table: PublishedTable, column: str) -> str | None:
+    for candidate in table.columns:
+        if candidate.name == column:
+            return candidate.type
+    return None
+
+
+_INTEGERS: Final = ("smallint", "integer", "bigint")
+
+
+def _widest(types: set[str]) -> str:
+    """The type keys are compared in (R41): the widest integer; text for varchar."""
+    if types <= set(_INTEGERS):
+        return max(types, key=_INTEGERS.index)
+    if types <= {"text", "character varying"}:
+        return "text"
+    (only,) = types
+    return only
