@@ -9,35 +9,36 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from oar_bench import routing
 from oar_bench.drafts import read_drafts
 from oar_bench.layout import Benchmark, BenchmarkError, find_benchmarks
+from oar_bench.overhead.command import overhead
+from oar_bench.printing import CONSOLE, finish, refuse
+from oar_bench.reduction.command import reduction_command
 from oar_bench.work import work_directory
 
 if TYPE_CHECKING:
     from oar_bench import ask
     from oar_bench.fidelity import Fault
 
-CONSOLE: Final = Console(width=120)
 FIDELITY_COUNTS: Final = ("statements", "accepted", "equal", "ties", "different", "failed")
 OUTCOMES: Final[tuple[ask.Outcome, ...]] = ("correct", "wrong", "abstained", "unscored")
 
 app = typer.Typer(
     name="bench", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
-overhead = typer.Typer(no_args_is_help=True, help="What the proxy costs, against its peers.")
 app.add_typer(overhead, name="overhead")
+app.command("reduction")(reduction_command)
 
 
 @app.callback()
 def bench() -> None:
-    """Measure routing, fidelity, answers and overhead."""
+    """Measure routing, fidelity, answers, reduction and overhead."""
 
 
 DataOption = Annotated[
@@ -60,7 +61,7 @@ def route_command(data: DataOption) -> None:
         table.add_row(
             model, str(counts.questions), _figure(counts.precision), _figure(counts.recall)
         )
-    _finish(
+    finish(
         table,
         {
             "models": {
@@ -97,7 +98,7 @@ def fidelity_command(
                 measured = asyncio.run(fidelity.measure(benchmark, chosen, limit, directory))
                 tallies += measured.items()
     if org and not tallies:
-        _refuse(f"no organisation with rows is named {' or '.join(org)}")
+        refuse(f"no organisation with rows is named {' or '.join(org)}")
     result = {name: sum(getattr(tally, name) for _, tally in tallies) for name in FIDELITY_COUNTS}
     if not json_only:
         table = Table(
@@ -192,70 +193,12 @@ def ask_command(
             try:
                 scores = asyncio.run(ask.replay(benchmark, recorded, directory))
             except BenchmarkError as error:
-                _refuse(str(error))
+                refuse(str(error))
             runs |= {model: score for model, score in scores.items() if score.questions}
     _print_scores(runs)
     _print_faults(fault for scores in runs.values() for fault in scores.faults)
     typer.echo(json.dumps(_ask_result(list(runs.values()), drafter)))
     raise typer.Exit(1 if any(scores.faults for scores in runs.values()) else 0)
-
-
-@overhead.command("pass-through")
-def pass_through_command(
-    scale: Annotated[int, typer.Option(min=1, help="pgbench's: 100,000 rows each.")] = 20,
-    seconds: Annotated[int, typer.Option(min=1, help="Of each pgbench run.")] = 5,
-    rounds: Annotated[int, typer.Option(min=1, help="Of which the median counts.")] = 3,
-) -> None:
-    """Statements that pass through, against pgbouncer before the same server."""
-    from oar_bench.overhead import pass_through
-    from oar_bench.overhead.processes import OverheadError
-
-    try:
-        with work_directory() as directory:
-            found = pass_through.measure(directory, scale=scale, seconds=seconds, rounds=rounds)
-    except OverheadError as error:
-        _refuse(str(error))
-    table = Table("", *found.latency_ms, "oar / pgbouncer", title="pass-through")
-    copy = f"COPY {found.copy_rows:,} rows, ms"
-    result = {}
-    for name, key, figures in (
-        ("1 client, ms", "latency_ms", found.latency_ms),
-        ("8 clients, tps", "throughput_tps", found.throughput_tps),
-        (copy, "copy_ms", found.copy_ms),
-    ):
-        ratio = figures["oar"] / figures["pgbouncer"]
-        table.add_row(name, *(f"{figure:,.3f}" for figure in figures.values()), f"{ratio:.2f}")
-        result[key] = {n: round(v, 4) for n, v in figures.items()} | {"ratio": round(ratio, 3)}
-    _finish(table, {"rows_copied": found.copy_rows, **result})
-
-
-@overhead.command("join")
-def join_command(
-    rows: Annotated[int, typer.Option(help="Of each owner's table.")] = 1_000_000,
-) -> None:
-    """A join across two owners, against two statements by hand and postgres_fdw."""
-    from oar_bench.overhead import join
-    from oar_bench.overhead.processes import OverheadError
-
-    try:
-        with work_directory() as directory:
-            found = join.measure(directory, rows=rows)
-    except OverheadError as error:
-        _refuse(str(error))
-    peers = ("by hand", "postgres_fdw tuned", "postgres_fdw")
-    titles = (*(f"{peer}, ms" for peer in peers), *(f"oar / {peer}" for peer in peers))
-    table = Table("", "oar, ms", *titles, title=f"join of {rows:,} × {rows:,} rows")
-    result: dict[str, Any] = {}
-    for case, figures in found.items():
-        ratios = {peer: figures["oar"] / figures[peer] for peer in peers if peer in figures}
-        cells = [f"{figures[peer]:,.1f}" if peer in figures else "-" for peer in peers]
-        cells += [f"{ratios[peer]:.2f}" if peer in ratios else "-" for peer in peers]
-        table.add_row(case, f"{figures['oar']:,.1f}", *cells)
-        result[case] = {
-            "ms": {name: round(figure, 3) for name, figure in figures.items()},
-            "ratio": {peer: round(ratio, 3) for peer, ratio in ratios.items()},
-        }
-    _finish(table, {"rows": rows, "cases": result})
 
 
 def _print_scores(runs: Mapping[str, ask.Scores]) -> None:
@@ -324,19 +267,8 @@ def _benchmarks(data: Path) -> tuple[Benchmark, ...]:
     try:
         return find_benchmarks(data)
     except BenchmarkError as error:
-        _refuse(str(error))
-
-
-def _refuse(why: str) -> NoReturn:
-    typer.echo(f"oar bench: {why}", err=True)
-    raise typer.Exit(2)
+        refuse(str(error))
 
 
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
-
-
-def _finish(table: Table, result: dict[str, Any]) -> None:
-    """Print the table for people, then the result for programs, on the last line."""
-    CONSOLE.print(table)
-    typer.echo(json.dumps(result))
