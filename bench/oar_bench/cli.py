@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import json
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.table import Table
 
 from oar_bench import routing
 from oar_bench.drafts import read_drafts
+from oar_bench.fuzz.command import fuzz_command
 from oar_bench.layout import Benchmark, BenchmarkError, find_benchmarks
 from oar_bench.overhead.command import overhead
 from oar_bench.printing import CONSOLE, finish, refuse
@@ -34,6 +34,7 @@ app = typer.Typer(
 )
 app.add_typer(overhead, name="overhead")
 app.command("reduction")(reduction_command)
+app.command("fuzz")(fuzz_command)
 
 
 @app.callback()
@@ -110,55 +111,6 @@ def fidelity_command(
         _print_faults(fault for _, tally in tallies for fault in tally.faults)
     typer.echo(json.dumps(result))
     raise typer.Exit(1 if any(tally.faults for _, tally in tallies) else 0)
-
-
-@app.command("fuzz")
-def fuzz_command(
-    *,
-    seed: Annotated[int, typer.Option(help="What everything is drawn from.")] = 1,
-    count: Annotated[int, typer.Option(min=1, help="Statements, over all schemas.")] = 1000,
-    schemas: Annotated[
-        int | None, typer.Option(min=1, help="One for every 100 statements otherwise.")
-    ] = None,
-    shrink_check: Annotated[
-        bool,
-        typer.Option("--shrink-check", help="Ask again without keys, with few, and with all."),
-    ] = False,
-    examples: Annotated[
-        int, typer.Option(min=0, help="Faults that are made small and printed.")
-    ] = 5,
-    json_only: Annotated[bool, typer.Option("--json", help="Print the last line only.")] = False,
-) -> None:
-    """Random statements over random owners, compared with the same SQL on merged tables."""
-    from oar_bench.fuzz import measure
-    from oar_bench.fuzz.shrink import script
-
-    worlds = min(schemas or max(1, count // 100), count)
-    began = time.monotonic()
-    with work_directory() as directory:
-        tally = asyncio.run(
-            measure.fuzz(
-                seed=seed,
-                count=count,
-                schemas=worlds,
-                directory=directory,
-                shrink_check=shrink_check,
-                examples=examples,
-            )
-        )
-    result = measure.figures(tally) | {
-        "seed": seed,
-        "schemas": worlds,
-        "seconds": round(time.monotonic() - began, 1),
-    }
-    if not json_only:
-        table = Table(*measure.SHOWN, title="random statements, proxy against merged tables")
-        table.add_row(*(str(result[name]) for name in measure.SHOWN))
-        CONSOLE.print(table)
-        for fault in tally.examples:
-            typer.echo(f"{script(fault)}\n")
-    typer.echo(json.dumps(result))
-    raise typer.Exit(1 if tally.faults else 0)
 
 
 class DrafterKind(enum.StrEnum):

@@ -20,6 +20,7 @@ from oar_proxy import log
 from oar_proxy.app import Application, open_application
 from oar_proxy.hub.access import AdminPool
 from oar_proxy.hub.users import add_user, set_password
+from oar_proxy.pipeline import Permit
 from oar_proxy.settings import DrafterSettings, HubSettings, Listen, OwnerSettings, Settings
 from psycopg import sql
 
@@ -71,6 +72,10 @@ class Served:
     def admin(self) -> AdminPool:
         """Connections of the proxy's own role, to read the ledger."""
         return self._application.hub.admin
+
+    def permit_reductions(self, permit: Permit) -> None:
+        """Have the proxy ask before it makes a reduction."""
+        self._application.pipeline.permit = permit
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:

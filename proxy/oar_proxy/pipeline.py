@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -75,6 +76,11 @@ MAX_SESSION_VIEWS: Final = 10_000
 MAX_READINGS: Final = 512
 """Planner's answers kept: planning tables hold no row, so they last as long as the catalog."""
 
+WHOLE_STATEMENT: Final = "whole statement"
+
+Permit = Callable[[str, str], bool]
+"""Given a principal and a reduction's name: whether the reduction may be made."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -113,6 +119,8 @@ class Pipeline:
         self._words: frozenset[bytes] = _ALWAYS_OURS
         self._all_suspect = False
         self.catalog = Catalog()
+        self.permit: Permit = _permit
+        """Asked before each reduction. No answer depends on it: that is what is checked with it."""
 
     def publish(self, catalog: Catalog, views: Sequence[str]) -> None:
         """Put another catalog in force; the hub's ``views`` may use published tables."""
@@ -461,7 +469,10 @@ class Pipeline:
             for table in statement.tables
             for owner in table.owners
         }
+        permitted = partial(self.permit, statement.state.principal)
         whole = whole_statement(statement, capabilities, edits)
+        if isinstance(whole, Whole) and not permitted(WHOLE_STATEMENT):
+            whole = "it is left out"
         notes: list[str] = []
         if isinstance(whole, Whole):
             query = await self._whole_query(whole, planning, meaning)
@@ -477,7 +488,7 @@ class Pipeline:
         elif planning is not None:
             found = await self._read_plan(statement, planning, meaning)
             if isinstance(found, Reading):
-                reading = found
+                reading = found.only(permitted)
             else:
                 notes.append(f"read unreduced: the planner reports {found}")
         else:
@@ -598,6 +609,10 @@ class Pipeline:
         except LedgerUnavailable:
             # What was sent is recorded; only the outcome is not, and reads as unknown.
             log.warning("ledger outcome not written", ask=str(ask.id))
+
+
+def _permit(_principal: str, _reduction: str) -> bool:
+    return True
 
 
 _Ran = tuple[Gathered, asyncio.Task[None]]

@@ -10,13 +10,26 @@ from random import Random
 import pytest
 from oar_bench.cli import app
 from oar_bench.fuzz.bed import open_bed
+from oar_bench.fuzz.measure import fuzz
+from oar_bench.fuzz.reductions import BY_SETTING, NOTHING, Permits, Variation
 from oar_bench.fuzz.run import Fault
+from oar_bench.fuzz.shapes import shapes
 from oar_bench.fuzz.shrink import script, shrink
 from oar_bench.fuzz.statements import MODES, Case, random_case
 from oar_bench.fuzz.trial import Failure, canonical, difference, hides_an_error
-from oar_bench.fuzz.world import Column, Table, World, create, insert, random_world
+from oar_bench.fuzz.world import (
+    KINDS,
+    TYPES,
+    Column,
+    Table,
+    World,
+    create,
+    insert,
+    random_world,
+)
 from oar_bench.result import Result
 from oar_bench.work import work_directory
+from oar_policies.parse import parse_policy
 from oar_proxy import sqltree
 from typer.testing import CliRunner
 
@@ -37,28 +50,50 @@ def test_a_run_finds_no_difference():
     assert ran.exit_code == 0, ran.stdout
     assert (found["statements"], found["different"], found["failed"]) == (60, 0, 0)
     assert found["equal"] + found["skipped"] + found["errors_hidden"] + found["undetermined"] == 60
-    assert found["shrink_checks"] == 3 * found["equal"]
+    assert found["shrink_checks"] >= (len(BY_SETTING) + 1) * found["equal"]
+    assert set(found["owner_kinds"]) >= {"postgres", "sqlite"}
+    assert sum(found["shapes"][s][0] for s in ("one owner", "two owners", "three owners")) == 60
     assert 0 < found["rows_moved"] <= found["rows_held"] * 3
     assert found["reduced"] > 20
 
 
-def test_worlds_have_owners_of_both_kinds_and_types_both_publish():
+PORTABLE = ("postgres", "sqlite")
+
+
+def test_worlds_have_owners_of_every_kind_and_types_all_publish():
+    kinds = Counter(kind for world in WORLDS for kind in world.owners.values())
+    assert set(kinds) == set(KINDS)
     for world in WORLDS:
-        assert set(world.owners.values()) == {"postgres", "sqlite"}
-        assert 2 <= len(world.tables) <= 5
+        assert "sqlite" in world.owners.values()
+        assert {"postgres", "icu"} & set(world.owners.values())
+        assert 2 <= len(world.tables) <= 6
         for table in world.tables:
-            kinds = {world.owners[owner] for owner in table.held}
-            types = {column.type for column in table.columns}
-            if "sqlite" in kinds:
-                assert not types & {"integer", "smallint", "character varying", "uuid"}
+            for column in table.columns:
+                for owner in table.held:
+                    assert column.type in TYPES[world.owners[owner]][column.family]
             for row in table.rows:
                 assert all(
                     cell is not None
                     for cell, c in zip(row, table.columns, strict=True)
                     if c.not_null
                 )
-    assert any(len(table.held) > 1 for world in WORLDS for table in world.tables)
-    assert any(not table.rows for world in WORLDS for table in world.tables)
+    tables = [table for world in WORLDS for table in world.tables]
+    assert any(len(table.held) > 1 for table in tables)
+    assert any(not table.rows for table in tables)
+    assert any(column.folds for table in tables for column in table.columns)
+    drawn = random_world(Random(1), "few", PORTABLE)
+    assert set(drawn.owners.values()) == set(PORTABLE)
+
+
+def test_policies_are_drawn_and_can_be_read():
+    grants = []
+    for world in WORLDS:
+        for owner, text in world.policies.items():
+            policy = parse_policy(text, owner=owner, source="drawn")
+            grants.append([(grant.to, grant.max_keys) for grant in policy.key_disclosure])
+    assert [] in grants
+    assert any(to is not None for listed in grants for to, _ in listed)
+    assert any(most == 1 for listed in grants for _, most in listed)
 
 
 def test_statements_parse_and_repeat_with_their_seed():
@@ -134,7 +169,7 @@ def test_a_case_is_made_small():
     fault = Fault(KEYS, Case(sql, "cursor", frozenset({"a", "b"}), ordered=True), "", (), ())
 
     async def shrunk(directory):
-        async with open_bed(directory) as bed:
+        async with open_bed(directory, PORTABLE) as bed:
             kept = await shrink(bed, fault)
             async with bed.batch([KEYS]) as batch, bed.reference() as reference:
                 await batch.replace_rows(KEYS, KEYS.tables[0], "small_1", ())
@@ -149,13 +184,14 @@ def test_a_case_is_made_small():
 
 
 def test_a_wrong_plan_is_found_and_made_small(monkeypatch):
-    from oar_bench.fuzz.measure import fuzz
     from oar_proxy.hub import planreading
 
     wrong = planreading._REDUCIBLE | {"Left": ("Outer", "Inner"), "Right": ("Outer", "Inner")}
     monkeypatch.setattr(planreading, "_REDUCIBLE", wrong)
     with work_directory() as directory:
-        tally = asyncio.run(fuzz(seed=5, count=120, schemas=2, directory=directory, examples=1))
+        tally = asyncio.run(
+            fuzz(seed=5, count=120, directory=directory, examples=1, kinds=PORTABLE)
+        )
     assert tally.counts["different"] >= 1
     (example,) = tally.examples
     assert len(example.case.sql) <= max(len(fault.case.sql) for fault in tally.faults)
@@ -165,7 +201,7 @@ def test_a_wrong_plan_is_found_and_made_small(monkeypatch):
 
 
 def test_a_script_says_everything():
-    fault = Fault(KEYS, CASE, "other rows", (result(ONE),), (DIVISION,), "oar.max_keys = 0")
+    fault = Fault(KEYS, CASE, "other rows", (result(ONE),), (DIVISION,), BY_SETTING[0])
     lines = script(fault).splitlines()
     assert "-- owner small_2 (sqlite), published in schema small" in lines
     assert 'CREATE TABLE "b" ("k" INTEGER, "f" BOOLEAN);' in lines
@@ -180,3 +216,75 @@ def test_tables_are_written_for_each_kind():
     assert create(table, "postgres", "s") == 'CREATE TABLE "s"."b" ("k" bigint, "f" boolean)'
     assert insert(table, rows, "sqlite") == "INSERT INTO \"b\" VALUES ('1', 0), (NULL, NULL)"
     assert insert(table, (), "postgres") is None
+    folds = Table("c", (Column("s", "text", "text", folds=True),), (), {})
+    binary = Table("c", (Column("s", "text", "text"),), (), {})
+    assert create(folds, "sqlite") == 'CREATE TABLE "c" ("s" TEXT COLLATE NOCASE)'
+    assert create(folds, "icu") == 'CREATE TABLE "c" ("s" text COLLATE ci)'
+    assert create(folds, "mariadb") == 'CREATE TABLE "c" ("s" VARCHAR(60))'
+    assert "nopad_bin" in create(binary, "mariadb")
+
+
+def test_single_reductions_are_left_out_or_alone():
+    permits = Permits()
+    asked = ("whole statement", "keys 1.k > 2.k", "condition on 1: (k > 5)")
+
+    def permitted(variation):
+        permits.vary("someone", variation)
+        return [permits("someone", name) for name in asked]
+
+    assert permitted(None) == [True, True, True]
+    assert permitted(NOTHING) == [False, False, False]
+    assert permits.asked("someone") == asked[1:]
+    assert permits.asked("other") == ()
+    assert permitted(Variation("without", asked[1])) == [False, False, True]
+    assert permitted(Variation("only", asked[1])) == [False, True, False]
+
+
+FOUR = World(
+    "four",
+    {"one": "postgres", "two": "mariadb"},
+    tuple(
+        Table(name, (Column("k", "bigint", "int"),), (), {owner: ()})
+        for name, owner in (("a", "one"), ("b", "one"), ("c", "two"))
+    ),
+    {},
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "named"),
+    [
+        ("SELECT a.k FROM a JOIN b ON a.k = b.k", {"one owner"}),
+        ("SELECT a.k FROM a LEFT JOIN c ON a.k = c.k", {"two owners", "outer join"}),
+        ("SELECT a.k FROM a JOIN b ON a.k = b.k JOIN c ON b.k = c.k",
+         {"tables of one owner in a wider join"}),
+        ("SELECT a.k FROM a, (SELECT count(*) AS n FROM c) AS q",
+         {"derived table", "aggregate below", "one owner's derived table with an operator"}),
+        ("SELECT a.k FROM a WHERE k = (SELECT max(c.k) FROM c WHERE c.k = a.k)",
+         {"correlated scalar subquery", "aggregate below"}),
+        ("SELECT a.k FROM a WHERE k NOT IN (SELECT c.k FROM c LIMIT 1)",
+         {"NOT IN", "LIMIT below", "one owner's NOT IN with an operator"}),
+        ("WITH q AS NOT MATERIALIZED (SELECT k FROM c GROUP BY ROLLUP (k)) "
+         "SELECT 1 FROM q AS x, q AS y, a",
+         {"CTE", "CTE inlined twice", "grouping sets in a CTE inlined twice"}),
+        ("WITH a AS (SELECT k FROM a) SELECT k FROM a", {"one owner", "CTE named like a table"}),
+        ("SELECT b.k FROM a AS b", {"alias named like a table"}),
+        ("SELECT a.k, sum(c.k), min(c.k) FROM a JOIN c ON a.k = c.k GROUP BY a.k",
+         {"aggregate of several owners", "aggregate of several owners, two of one column"}),
+        ("SELECT count(DISTINCT c.k) FILTER (WHERE a.k > 1) FROM a FULL JOIN c ON a.k = c.k",
+         {"full join", "aggregate of several owners", "aggregate of several owners, outer join",
+          "aggregate of several owners, FILTER", "aggregate of several owners, DISTINCT"}),
+        ("SELECT a.k FROM a JOIN a AS x ON true ORDER BY 1 LIMIT 1", {"same table twice", "top-N"}),
+    ],
+)  # fmt: skip
+def test_shapes_have_names(sql, named):
+    found = shapes(sql, FOUR)
+    assert named <= found
+    assert not any(name.startswith("aggregate of several") for name in found - named)
+
+
+def test_a_run_ends_when_its_minutes_are_over():
+    with work_directory() as directory:
+        tally = asyncio.run(fuzz(seed=3, minutes=0.02, directory=directory, kinds=PORTABLE))
+    assert 0 < tally.counts["statements"] < 20 * 100
+    assert not tally.faults

@@ -1,32 +1,41 @@
-"""Owners, proxy and reference for batches of worlds, on one embedded PostgreSQL.
+"""Owners, proxy and reference for batches of worlds.
 
-The server holds the hub's database, a database for each PostgreSQL owner and the reference's, in
-which every world is a schema with all its tables merged. Databases are kept from batch to batch;
-the application is started anew for each.
+An embedded PostgreSQL holds the hub's database, a database for each PostgreSQL owner and the
+reference's, in which every world is a schema with all its tables merged. Owners whose text collates
+otherwise are on servers of their own, where those are installed. Databases are kept from batch to
+batch; the application is started anew for each.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote as url_quote
 
 import psycopg
 from oar_proxy.hub.address import HubAddress
 from oar_proxy.hub.server import embedded_hub
 from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
-from oar_bench.fuzz.world import Row, Table, World, create, insert
+from oar_bench.fuzz.owners import (
+    CI,
+    Database,
+    MariadbDatabases,
+    Pool,
+    PostgresDatabases,
+    SqliteFiles,
+)
+from oar_bench.fuzz.reductions import Permits
+from oar_bench.fuzz.servers import Servers, open_servers
+from oar_bench.fuzz.world import KINDS, Row, Table, World, create, insert
 from oar_bench.harness import ALLOW_ALL, USER, Served, run_proxy
 
-SHRINK_USER: Final = "bench_shrink"
-"""Who asks again without reductions: the ledger keeps its rows apart."""
+SHRINK_USERS: Final = tuple(f"bench_shrink_{number}" for number in range(3))
+"""Who asks again with other reductions, one a client: the ledger keeps their rows apart."""
 
 REFERENCE: Final = "reference"
 _SERVER: Final = {
@@ -43,37 +52,37 @@ class Batch:
     """A proxy over some worlds, and where each owner's rows are."""
 
     served: Served
-    databases: Mapping[str, str]
-    files: Mapping[str, Path]
+    databases: Mapping[str, Database]
+    permits: Permits
 
     async def replace_rows(
         self, world: World, table: Table, owner: str, rows: Sequence[Row]
     ) -> None:
         """Give one owner other rows of a table. The published estimate stays what it was."""
-        if world.owners[owner] == "sqlite":
-            with closing(sqlite3.connect(self.files[owner])) as file, file:
-                file.execute(f'DELETE FROM "{table.name}"')
-                statement = insert(table, rows, "sqlite")
-                if statement is not None:
-                    file.execute(statement)
-            return
-        async with await psycopg.AsyncConnection.connect(self.databases[owner]) as connection:
-            await connection.execute(f'DELETE FROM "{table.name}"'.encode())
-            statement = insert(table, rows, "postgres")
-            if statement is not None:
-                await connection.execute(statement.encode())
+        statement = insert(table, rows, world.owners[owner])
+        new = [] if statement is None else [statement]
+        await self.databases[owner].run([f'DELETE FROM "{table.name}"', *new])
 
 
 class Bed:
-    """The server with everything on it; see :func:`open_bed`."""
+    """The servers with everything on them; see :func:`open_bed`."""
 
-    def __init__(self, server: HubAddress, directory: Path) -> None:
+    def __init__(self, server: HubAddress, others: Servers, directory: Path) -> None:
         self._server = server
         self._directory = directory
-        self._databases: list[str] = []
-        self._batches = 0
-        self._policy = directory / "allow-all.yaml"
-        self._policy.write_text(ALLOW_ALL)
+        self._pools: dict[str, Pool] = {
+            "postgres": PostgresDatabases(server.conninfo),
+            "sqlite": SqliteFiles(directory),
+        }
+        if others.icu is not None:
+            self._pools["icu"] = PostgresDatabases(others.icu, (CI,))
+        if others.mariadb is not None:
+            self._pools["mariadb"] = MariadbDatabases(others.mariadb)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of owners that worlds may have here."""
+        return tuple(kind for kind in KINDS if kind in self._pools)
 
     @asynccontextmanager
     async def reference(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -85,74 +94,48 @@ class Bed:
     @asynccontextmanager
     async def batch(self, worlds: Sequence[World]) -> AsyncIterator[Batch]:
         """Fill owners and reference and run a proxy over them. Raises what those raise."""
-        self._batches += 1
-        databases, files = await self._fill_owners(worlds)
+        databases = await self._fill_owners(worlds)
         async with self.reference() as connection:
             for world in worlds:
                 await fill_reference(connection, world)
-        owners = {}
-        for world in worlds:
-            for owner, kind in world.owners.items():
-                url = (
-                    f"sqlite:///{url_quote(str(files[owner]))}"
-                    if kind == "sqlite"
-                    else _url(databases[owner])
-                )
-                owners[owner] = OwnerSettings.model_validate(
+        settings = Settings(
+            owners={
+                owner: OwnerSettings.model_validate(
                     {
-                        "url": url,
+                        "url": databases[owner].url,
                         "schema": world.name,
-                        "policy": self._policy,
-                        "options": {} if kind == "sqlite" else {"pool_size": "3"},
+                        "policy": self._policy(world, owner),
+                        "options": databases[owner].options,
                     }
                 )
-        settings = Settings(
-            owners=owners,
+                for world in worlds
+                for owner in world.owners
+            },
             hub=HubSettings.model_validate(
                 {"dsn": make_conninfo(self._server.conninfo, dbname="oar")}
             ),
             listen=Listen(port=0),
             log_level="error",
         )
-        async with run_proxy(settings, (USER, SHRINK_USER)) as served:
-            yield Batch(served, databases, files)
+        async with run_proxy(settings, (USER, *SHRINK_USERS)) as served:
+            permits = Permits()
+            served.permit_reductions(permits)
+            yield Batch(served, databases, permits)
 
-    async def _fill_owners(self, worlds: Sequence[World]) -> tuple[dict[str, str], dict[str, Path]]:
-        databases: dict[str, str] = {}
-        files: dict[str, Path] = {}
-        wanted = [o for w in worlds for o, kind in w.owners.items() if kind == "postgres"]
-        for owner, dsn in zip(wanted, await self._take_databases(len(wanted)), strict=True):
-            databases[owner] = dsn
+    def _policy(self, world: World, owner: str) -> Path:
+        path = self._directory / f"{owner}.yaml"
+        path.write_text(world.policies.get(owner, ALLOW_ALL))
+        return path
+
+    async def _fill_owners(self, worlds: Sequence[World]) -> dict[str, Database]:
+        databases: dict[str, Database] = {}
+        for kind, pool in self._pools.items():
+            wanted = [o for world in worlds for o, its in world.owners.items() if its == kind]
+            databases |= zip(wanted, await pool.take(len(wanted)), strict=True)
         for world in worlds:
-            for owner, kind in world.owners.items():
-                statements = owner_script(world, owner)
-                if kind == "sqlite":
-                    files[owner] = self._directory / f"{self._batches}-{owner}.sqlite"
-                    with closing(sqlite3.connect(files[owner])) as file, file:
-                        for statement in statements:
-                            file.execute(statement)
-                    continue
-                async with await psycopg.AsyncConnection.connect(databases[owner]) as connection:
-                    for statement in statements:
-                        await connection.execute(statement.encode())
-                    await connection.execute("ANALYZE")
-        return databases, files
-
-    async def _take_databases(self, count: int) -> list[str]:
-        """Return connection strings of empty databases, made now or emptied."""
-        async with await psycopg.AsyncConnection.connect(
-            self._server.conninfo, dbname="postgres", autocommit=True
-        ) as connection:
-            while len(self._databases) < count:
-                name = f"owner_{len(self._databases) + 1}"
-                await connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-                self._databases.append(make_conninfo(self._server.conninfo, dbname=name))
-        taken = self._databases[:count]
-        for dsn in taken:
-            async with await psycopg.AsyncConnection.connect(dsn) as connection:
-                await connection.execute("DROP SCHEMA public CASCADE")
-                await connection.execute("CREATE SCHEMA public")
-        return taken
+            for owner in world.owners:
+                await databases[owner].run(owner_script(world, owner))
+        return databases
 
 
 def owner_script(world: World, owner: str) -> list[str]:
@@ -190,22 +173,16 @@ async def enter(connection: psycopg.AsyncConnection[Any], world: World, seconds:
         )
 
 
-def _url(dsn: str) -> str:
-    parts = conninfo_to_dict(dsn)
-    return (
-        f"postgres://{parts['user']}:{url_quote(str(parts['password']))}@/{parts['dbname']}"
-        f"?host={url_quote(str(parts['host']), safe='/')}&port={parts['port']}"
-    )
-
-
 @asynccontextmanager
-async def open_bed(directory: Path) -> AsyncIterator[Bed]:
-    """Start the server in ``directory``, and stop it at the end of the block.
+async def open_bed(directory: Path, kinds: Collection[str] = KINDS) -> AsyncIterator[Bed]:
+    """Start the servers in ``directory``, and stop them at the end of the block.
 
-    Raises ``oar_proxy.hub.address.HubError`` when it cannot be started.
+    Owners of ``kinds`` that are not installed are left out. Raises
+    ``oar_proxy.hub.address.HubError`` and :class:`~oar_bench.fuzz.servers.ServerError` when a
+    server cannot be started.
     """
     settings = HubSettings(data_dir=directory / "server", max_connections=500)
-    async with embedded_hub(settings) as server:
+    async with embedded_hub(settings) as server, open_servers(directory, kinds) as others:
         async with await psycopg.AsyncConnection.connect(
             server.conninfo, dbname="postgres", autocommit=True
         ) as connection:
@@ -213,4 +190,4 @@ async def open_bed(directory: Path) -> AsyncIterator[Bed]:
                 await connection.execute(f"ALTER SYSTEM SET {name} = {value}".encode())
             await connection.execute("SELECT pg_reload_conf()")
             await connection.execute(f"CREATE DATABASE {REFERENCE}".encode())
-        yield Bed(server, directory)
+        yield Bed(server, others, directory)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Final
 
 import psycopg
 from psycopg import AsyncRawCursor
 
-from oar_bench.fuzz.bed import SHRINK_USER, Batch, Bed, enter
+from oar_bench.fuzz.bed import SHRINK_USERS, Batch, Bed, enter
+from oar_bench.fuzz.reductions import BY_SETTING, MAX_SINGLE, NOTHING, Permits, Variation
+from oar_bench.fuzz.shapes import shapes
 from oar_bench.fuzz.statements import Case
 from oar_bench.fuzz.trial import (
     TOO_MUCH,
@@ -28,18 +32,12 @@ from oar_bench.fuzz.world import World
 from oar_bench.harness import USER
 from oar_bench.result import Result
 
-CLIENTS: Final = 3
+CLIENTS: Final = len(SHRINK_USERS)
 REFERENCE_SECONDS: Final = 1.0
 """A statement that takes the reference longer is a product of joins that says nothing more."""
 
 PROXY_SECONDS: Final = 60.0
 MAX_ROWS: Final = 20_000
-OTHER_REDUCTIONS: Final = (
-    "oar.max_keys = 0",
-    "oar.max_keys = 2",
-    "oar.reduction = full",
-)
-"""Settings under which a statement is asked again: without keys, with few, with all there are."""
 
 _OTHER_PLANS: Final = (
     ("enable_hashjoin", "enable_hashagg"),
@@ -51,48 +49,65 @@ _OTHER_PLANS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A case the proxy answered differently. ``setting``: with this one of ``oar.…`` only."""
+    """A case the proxy answered differently; ``variation``: only when asked in this way."""
 
     world: World
     case: Case
     why: str
     got: tuple[Answer, ...]
     want: tuple[Answer, ...]
-    setting: str | None = None
+    variation: Variation | None = None
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a run; ``faults`` are those that differ or failed, ``moved`` are ledger rows."""
+    """Counts of a run, in all and for each shape.
+
+    ``faults`` are the cases that differ or failed, ``rows_moved`` are the ledger's; ``kinds`` are
+    those of the owners.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
+    shapes: dict[str, Counter[str]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     examples: list[Fault] = field(default_factory=list)
+    kinds: tuple[str, ...] = ()
 
-    def add(self, name: str, number: int = 1) -> None:
-        """Count something."""
+    def add(self, name: str, number: int = 1, *, of: Sequence[str] = ()) -> None:
+        """Count something, also ``of`` statements of some shapes."""
         self.counts[name] += number
+        for shape in of:
+            self.shapes.setdefault(shape, Counter())[name] += number
 
 
-async def run_batch(
-    bed: Bed, work: Sequence[tuple[World, list[Case]]], tally: Tally, shrink_check: bool
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Worlds with the cases of each; ``until``: each client ends at this time (monotonic)."""
+
+    worlds: Sequence[tuple[World, Sequence[Case]]]
+    shrink_check: bool = False
+    until: float = float("inf")
+
+
+async def run_batch(bed: Bed, work: Work, tally: Tally) -> None:
     """Run the cases of some worlds over one proxy. Raises what starting it raises."""
-    waiting = list(reversed(work))
-    async with bed.batch([world for world, _ in work]) as batch:
+    waiting = list(reversed(work.worlds))
+    async with bed.batch([world for world, _ in work.worlds]) as batch:
         before = await _rows_moved(batch)
 
-        async def client() -> None:
-            async with open_pair(bed, batch) as pair:
+        async def client(user: str) -> None:
+            async with open_pair(bed, batch, user) as pair:
                 while waiting:
                     world, cases = waiting.pop()
                     await pair.enter(world)
                     for case in cases:
-                        await _try(pair, world, case, tally, shrink_check)
+                        await _try(pair, world, case, tally, shrink_check=work.shrink_check)
+                        if time.monotonic() > work.until:
+                            return
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(CLIENTS, len(work))):
-                group.create_task(client())
+            for user in SHRINK_USERS[: len(work.worlds)]:
+                group.create_task(client(user))
         tally.add("rows_moved", await _rows_moved(batch) - before)
 
 
@@ -107,41 +122,66 @@ async def _rows_moved(batch: Batch) -> int:
 
 @dataclass(slots=True)
 class Pair:
-    """A client of the proxy, one for runs without reductions, and one of the reference."""
+    """A client of the proxy, one that asks with other reductions, and one of the reference."""
 
     proxy: Connection
-    shrinking: Connection
+    varying: Connection
     reference: Connection
+    user: str
+    permits: Permits
 
     async def enter(self, world: World) -> None:
         """Set all sessions to a world."""
         await enter(self.proxy, world, PROXY_SECONDS)
-        await enter(self.shrinking, world, PROXY_SECONDS)
+        await enter(self.varying, world, PROXY_SECONDS)
         await enter(self.reference, world, REFERENCE_SECONDS)
+
+    async def ask(self, case: Case, variation: Variation | None) -> list[Answer]:
+        """Ask the proxy in a way."""
+        if variation is None:
+            return await ask(self.proxy, case)
+        if variation.kind == "SET":
+            await self.varying.execute(f"SET {variation.what}".encode())
+            got = await ask(self.varying, case)
+            await self.varying.execute(f"RESET {variation.what.partition(' ')[0]}".encode())
+            return got
+        self.permits.vary(self.user, variation)
+        got = await ask(self.varying, case)
+        self.permits.vary(self.user, None)
+        return got
+
+    async def reductions(self, case: Case) -> tuple[str, ...]:
+        """Names of the reductions that a case has."""
+        self.permits.vary(self.user, NOTHING)
+        await ask(self.varying, case)
+        asked = self.permits.asked(self.user)
+        self.permits.vary(self.user, None)
+        return asked
 
 
 @asynccontextmanager
-async def open_pair(bed: Bed, batch: Batch) -> AsyncIterator[Pair]:
-    """Connect to a batch's proxy and its reference."""
+async def open_pair(bed: Bed, batch: Batch, user: str = SHRINK_USERS[0]) -> AsyncIterator[Pair]:
+    """Connect to a batch's proxy, twice, and to its reference. ``user`` asks in other ways."""
     async with (
         batch.served.connection() as proxy,
-        batch.served.connection(SHRINK_USER) as shrinking,
+        batch.served.connection(user) as varying,
         bed.reference() as reference,
     ):
-        yield Pair(proxy, shrinking, reference)
+        yield Pair(proxy, varying, reference, user, batch.permits)
 
 
-async def _try(pair: Pair, world: World, case: Case, tally: Tally, shrink_check: bool) -> None:
-    tally.add("statements")
+async def _try(pair: Pair, world: World, case: Case, tally: Tally, *, shrink_check: bool) -> None:
+    drawn = sorted(shapes(case.sql, world))
+    tally.add("statements", of=drawn)
     want = await expected(pair.reference, case)
     if want is None:
-        tally.add("skipped")
+        tally.add("skipped", of=drawn)
         return
-    got = await ask(pair.proxy, case)
+    got = await pair.ask(case, None)
     why = difference(case, got, want)
     _count(tally, world, case, got, want)
-    if not isinstance(got[0], Failure):
-        tally.add("reduced", await _reduced(pair.proxy, case))
+    if not isinstance(got[0], Failure) and await _reduced(pair.proxy, case):
+        tally.add("reduced", of=drawn)
     if why is None:
         tally.add("equal")
         if shrink_check:
@@ -168,7 +208,7 @@ async def _fault(pair: Pair, fault: Fault, tally: Tally) -> None:
         tally.add("undetermined")
         return
     failed = isinstance(fault.got[0], Failure) and not isinstance(fault.want[0], Failure)
-    tally.add("failed" if failed else "different")
+    tally.add("failed" if failed else "different", of=sorted(shapes(fault.case.sql, fault.world)))
     tally.faults.append(fault)
 
 
@@ -218,17 +258,23 @@ async def explained(proxy: Connection, case: Case) -> dict[str, Any]:
     return plan
 
 
+async def variations(pair: Pair, case: Case) -> list[Variation]:
+    """The ways in which a case is asked again: by settings, and by single reductions."""
+    names = await pair.reductions(case)
+    few = Random(case.sql).sample(names, min(len(names), MAX_SINGLE))  # noqa: S311 - repeatable
+    single = [Variation(kind, name) for name in few for kind in ("without", "only")]
+    return [*BY_SETTING, NOTHING, *(single if len(names) > 1 else ())]
+
+
 async def _shrink_check(
     pair: Pair, world: World, case: Case, want: Sequence[Answer], tally: Tally
 ) -> None:
     """Ask again with other reductions: the answer has to stay."""
-    for setting in OTHER_REDUCTIONS:
-        await pair.shrinking.execute(f"SET {setting}".encode())
-        got = await ask(pair.shrinking, case)
-        await pair.shrinking.execute(f"RESET {setting.partition(' ')[0]}".encode())
+    for variation in await variations(pair, case):
+        got = await pair.ask(case, variation)
         tally.add("shrink_checks")
         why = difference(case, got, want)
         if why is not None and not hides_an_error(got, want):
-            fault = Fault(world, case, why, tuple(got), tuple(want), setting)
+            fault = Fault(world, case, why, tuple(got), tuple(want), variation)
             await _fault(pair, fault, tally)
             return

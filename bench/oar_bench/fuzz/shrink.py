@@ -9,19 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from oar_bench.fuzz.bed import Batch, Bed, fill_reference, owner_script
-from oar_bench.fuzz.run import Fault, Pair, determined, expected, open_pair
+from oar_bench.fuzz.owners import CI, MARIADB_MODE
+from oar_bench.fuzz.reductions import Variation
+from oar_bench.fuzz.run import Fault, Pair, determined, expected, open_pair, variations
 from oar_bench.fuzz.statements import Case
-from oar_bench.fuzz.trial import Answer, Failure, ask, difference, hides_an_error
+from oar_bench.fuzz.trial import Answer, Failure, difference, hides_an_error
 from oar_bench.fuzz.world import Row, Table, World
 
-MAX_TRIES = 600
+MAX_TRIES: Final = 600
 """Statements tried for one case: a few seconds."""
+
+_FIRST: Final = {"icu": (CI,), "mariadb": (f"SET sql_mode = '{MARIADB_MODE}'",)}
+"""What a kind of owner needs before its tables."""
 
 
 async def shrink(bed: Bed, fault: Fault) -> Fault:
@@ -49,18 +55,24 @@ class _Shrinker:
         want = await expected(self.pair.reference, case)
         if want is None:
             return False
-        client = self.pair.proxy
-        if self.fault.setting is not None:
-            client = self.pair.shrinking
-            await client.execute(f"SET {self.fault.setting}".encode())
-        got = await ask(client, case)
-        why = difference(case, got, want)
-        if why is None or hides_an_error(got, want) or _both_fail(got, want):
-            return False
-        if not await determined(self.pair.reference, case, want):
-            return False
-        self.fault = replace(self.fault, case=case, why=why, got=tuple(got), want=tuple(want))
-        return True
+        for variation in await self._variations(case):
+            got = await self.pair.ask(case, variation)
+            why = difference(case, got, want)
+            if why is None or hides_an_error(got, want) or _both_fail(got, want):
+                continue
+            if not await determined(self.pair.reference, case, want):
+                return False
+            world = self.fault.world
+            self.fault = Fault(world, case, why, tuple(got), tuple(want), variation)
+            return True
+        return False
+
+    async def _variations(self, case: Case) -> list[Variation | None]:
+        """The fault's own, or all of its kind: reductions bear other names in another case."""
+        own = self.fault.variation
+        if own is None or own.kind not in ("without", "only"):
+            return [own]
+        return [v for v in await variations(self.pair, case) if v.kind == own.kind]
 
     async def cut_statement(self) -> None:
         """Cut the statement down until no single cut leaves the difference."""
@@ -203,11 +215,14 @@ def script(fault: Fault) -> str:
         statements = owner_script(world, owner)
         if statements:
             lines.append(f"-- owner {owner} ({kind}), published in schema {world.name}")
-            lines += [f"{statement};" for statement in statements]
+            policy = world.policies.get(owner, "").splitlines()
+            lines += [f"-- policy: {line}" for line in policy]
+            lines += [f"{statement};" for statement in (*_FIRST.get(kind, ()), *statements)]
     lines.append(f"SET search_path = {world.name};")
     lines += [f"SET {name} = '{value}';" for name, value in world.settings.items()]
-    if fault.setting is not None:
-        lines.append(f"SET {fault.setting};")
+    if fault.variation is not None:
+        setting = fault.variation.kind == "SET"
+        lines.append(f"{fault.variation};" if setting else f"-- asked {fault.variation}")
     lines.append(f"-- sent as: {fault.case.mode}; differs: {fault.why}")
     lines.append(f"{fault.case.sql};")
     lines += [f"-- with parameters {given}" for given in fault.case.arguments if given]

@@ -17,7 +17,7 @@ from oar_bench.fuzz.world import World
 from oar_bench.harness import Client, serve
 from oar_bench.layout import Benchmark, Organisation, fold
 from oar_bench.reduction.joins import AcyclicJoin, Columns, NotAcyclic, Occurrence, read_join
-from oar_bench.reduction.shapes import SHAPES, random_join
+from oar_bench.reduction.shapes import OWNER_KINDS, SHAPES, random_join
 from oar_bench.reference import Reference, gold_statement, open_reference
 
 Mode = Literal["full", "forward"]
@@ -142,7 +142,7 @@ async def measure_shapes(directory: Path, *, seed: int, count: int, rows: int) -
             name = f"join_{len(drawn)}"
             drawn.append((shape.name, *random_join(random, shape, name, rows)))
     found = Measured()
-    async with open_bed(directory) as bed:
+    async with open_bed(directory, OWNER_KINDS) as bed:
         for first in range(0, len(drawn), JOINS_A_BATCH):
             await _measure_batch(bed, drawn[first : first + JOINS_A_BATCH], found)
     return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from oar_bench.fuzz.world import SQLITE_TYPES, Column, Row, Table, World
+from oar_bench.fuzz.world import TYPES, Column, Row, Table, World
 
 OWNER_KINDS: Final = ("postgres", "sqlite", "postgres", "sqlite")
 """Owners are taken from the front: two of a join are of two kinds."""
@@ -132,7 +132,7 @@ def _key_cells(random: Random, rows: int, *, few: bool) -> list[str | None]:
 
 
 def _column(name: str, family: str, *, not_null: bool = False) -> Column:
-    return Column(name, SQLITE_TYPES[family][0], family, not_null=not_null)
+    return Column(name, TYPES["sqlite"][family][0], family, not_null=not_null)
 
 
 def _statement(random: Random, links: Mapping[int, _Link], count: int) -> str:

@@ -78,6 +78,10 @@ class KeyEdge:
     sources: tuple[Origin, ...]
     target: Origin
 
+    def __str__(self) -> str:
+        held = ", ".join(f"{source.occurrence}.{source.column}" for source in self.sources)
+        return f"keys {held} > {self.target.occurrence}.{self.target.column}"
+
 
 @dataclass(frozen=True, slots=True)
 class Unreduced:
@@ -94,6 +98,15 @@ class Reading:
     scans: Mapping[int, tuple[str, ...]]
     edges: tuple[KeyEdge, ...]
     unreduced: tuple[Unreduced, ...] = ()
+
+    def only(self, permitted: Callable[[str], bool]) -> Reading:
+        """Leave out the conditions and edges whose names are not permitted."""
+        scans = {
+            number: tuple(t for t in texts if permitted(f"condition on {number}: {t}"))
+            for number, texts in self.scans.items()
+        }
+        edges = tuple(edge for edge in self.edges if permitted(str(edge)))
+        return Reading(scans, edges, self.unreduced)
 
 
 _KEEPS = {

@@ -1,0 +1,67 @@
+"""Asking again with other reductions: by settings, and with single ones left out or left alone.
+
+An answer depends on none of them, so whatever differs is a fault of one that another hides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from oar_proxy.pipeline import WHOLE_STATEMENT
+
+SETTINGS: Final = ("oar.max_keys = 0", "oar.max_keys = 2", "oar.reduction = full")
+"""Settings under which a statement is asked again: without keys, with few, with all there are."""
+
+MAX_SINGLE: Final = 4
+"""Reductions that are left out, and that are left alone, for one statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """How a statement is asked again. ``kind``: ``SET``, ``without``, ``only``, ``nothing``."""
+
+    kind: str
+    what: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.what}".strip()
+
+    def permits(self, reduction: str) -> bool:
+        """Tell whether a reduction may be made."""
+        if self.kind == "without":
+            return reduction not in (self.what, WHOLE_STATEMENT)
+        if self.kind == "only":
+            return reduction == self.what
+        return self.kind == "SET"
+
+
+BY_SETTING: Final = tuple(Variation("SET", setting) for setting in SETTINGS)
+NOTHING: Final = Variation("nothing")
+"""No reduction is made, and each is asked for: their names are then known."""
+
+
+class Permits:
+    """Which reductions a proxy may make, for each user; and which it has asked for."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, Callable[[str], bool]] = {}
+        self._asked: dict[str, dict[str, None]] = {}
+
+    def __call__(self, principal: str, reduction: str) -> bool:
+        """See ``oar_proxy.pipeline.Permit``."""
+        self._asked.setdefault(principal, {})[reduction] = None
+        rule = self._rules.get(principal)
+        return rule is None or rule(reduction)
+
+    def vary(self, principal: str, variation: Variation | None) -> None:
+        """Put a variation in force for a user; None ends it."""
+        self._asked.pop(principal, None)
+        self._rules.pop(principal, None)
+        if variation is not None:
+            self._rules[principal] = variation.permits
+
+    def asked(self, principal: str) -> tuple[str, ...]:
+        """Names of what was asked for since then, but for whole statements."""
+        return tuple(name for name in self._asked.get(principal, ()) if name != WHOLE_STATEMENT)
