@@ -212,8 +212,22 @@ class KeyFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class SemiJoin:
+    """``column IN (SELECT source_column FROM source)``, evaluated inside the owner.
+
+    ``source`` is a scan of the owner's own table, with conditions of its own; its columns and
+    limit say nothing. Values that PostgreSQL takes for equal have to match; more may (P1), and a
+    condition inside that cannot be written may be left out.
+    """
+
+    column: str
+    source_column: str
+    source: Scan
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
-    """Rows of one table: these columns, where all predicates and key filters hold.
+    """Rows of one table: these columns, where all predicates, key filters and semi-joins hold.
 
     ``columns`` may be empty: then only the number of rows matters. ``limit`` is a number of rows
     past which the adapter may stop (the cap plus one: whoever asks treats reaching it as a
@@ -227,6 +241,13 @@ class Scan:
     key_filters: tuple[KeyFilter, ...] = ()
     limit: int | None = None
     distinct: bool = False
+    semi_joins: tuple[SemiJoin, ...] = ()
+
+    def parts(self) -> Iterator[Scan]:
+        """Yield the scan itself and every scan inside its semi-joins, in the order of writing."""
+        yield self
+        for semi_join in self.semi_joins:
+            yield from semi_join.source.parts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +343,9 @@ class Capabilities:
     PostgreSQL's names; ``text_order`` says that ORDER BY, min, max and ranges on text follow the
     order of UTF-8 bytes (the hub's ``C.UTF-8``). ``snapshots`` is how many it holds at once.
     ``interleaves``: a snapshot runs a query between two batches of another one. Only such an
-    owner's large answers pass through without being held.
+    owner's large answers pass through without being held. ``semi_joins``: it writes the
+    :class:`SemiJoin` of two columns that both take keys of one type and whose published types are
+    one, but for the width of integers and the kind of text.
     """
 
     dialect: str
@@ -332,6 +355,7 @@ class Capabilities:
     text_order: bool = False
     snapshots: int = 4
     interleaves: bool = False
+    semi_joins: bool = False
 
 
 class OwnerErrorKind(enum.Enum):

@@ -70,6 +70,26 @@ class Edges:
         question = Membership(edge.target.column, (), self._key_type(edge))
         return self.adapters[holder.owner].supports(holder.table, question)
 
+    def local(self, edge: planreading.KeyEdge) -> bool:
+        """Tell whether one owner holds both sides alone and joins them itself: no key leaves it.
+
+        What PostgreSQL takes for equal is equal there as well: both columns take keys of one type.
+        """
+        if len(edge.sources) != 1:
+            return False
+        (source,) = edge.sources
+        holders = (
+            *self.occurrences[source.occurrence].table.holders,
+            *self.occurrences[edge.target.occurrence].table.holders,
+        )
+        if len(holders) != 2 or holders[0].owner != holders[1].owner:
+            return False
+        adapter = self.adapters[holders[0].owner]
+        return adapter.capabilities.semi_joins and all(
+            adapter.supports(holder.table, Membership(column, (), self._key_type(edge)))
+            for holder, column in zip(holders, (source.column, edge.target.column), strict=True)
+        )
+
     def most_keys(self, edge: planreading.KeyEdge) -> int:
         """Return how many keys may travel along it at most: 0 where no holder may have any."""
         verdicts = [

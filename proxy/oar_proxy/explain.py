@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from oar_adapters.interface import Adapter, KeyFilter, Scan
 
 from oar_proxy.gate import KeyEdge
 from oar_proxy.hub import planreading
-from oar_proxy.plan import Plan, Step
+from oar_proxy.plan import LocalSemiJoin, Plan, Step, bound_scan
 from oar_proxy.run import StepReport
 
 
@@ -70,7 +69,7 @@ def _step(
         "SQL": report.sql if report else adapters[step.owner].render(_with_keys(step)),
         "Estimated Rows": round(step.estimate),
     }
-    if step.edges:
+    if step.all_edges:
         described["Keys"] = [
             {
                 "From": _origins(used.edge),
@@ -78,8 +77,11 @@ def _step(
                 "Rule": used.verdict.rule,
                 "At Most": used.verdict.max_keys,
             }
-            for used in step.edges
+            for used in step.all_edges
         ]
+    semi_joins = [_semi_join(plan, step, *each) for each in _semi_joins(step)]
+    if semi_joins:
+        described["Semi-Joins"] = semi_joins
     if step.denied:
         described["Denied"] = [
             {"From": _origins(edge), "To": _receiver(edge), "Rule": verdict.rule}
@@ -93,9 +95,23 @@ def _step(
     return described
 
 
+def _semi_joins(reduced: Step | LocalSemiJoin) -> Iterator[tuple[str, LocalSemiJoin]]:
+    """Yield what reduces rows inside their owner, with the table that it reduces."""
+    for semi_join in reduced.semi_joins:
+        yield reduced.scan.table.name, semi_join
+        yield from _semi_joins(semi_join)
+
+
+def _semi_join(plan: Plan, step: Step, table: str, semi_join: LocalSemiJoin) -> dict[str, str]:
+    source = plan.statement.occurrences[semi_join.source.occurrence - 1].table
+    return {
+        "From": f"{step.owner}: {source.schema}.{source.name}.{semi_join.source.column}",
+        "To": f"{step.owner}: {table}.{semi_join.column}",
+    }
+
+
 def _with_keys(step: Step) -> Scan:
-    filters = tuple(KeyFilter(used.column, used.type, ()) for used in step.edges)
-    return replace(step.scan, key_filters=filters)
+    return bound_scan(step, lambda used: KeyFilter(used.column, used.type, ()))
 
 
 def _add_report(described: dict[str, Any], report: StepReport | None) -> None:
@@ -146,6 +162,8 @@ def _format(described: Mapping[str, Any]) -> list[str]:
                 f"    Keys: {key['From']} -> {key['To']} "
                 f"(rule {key['Rule']}, at most {key['At Most']})"
             )
+        for edge in step.get("Semi-Joins", ()):
+            out.append(f"    Semi-join inside the owner: {edge['From']} -> {edge['To']}")
         for key in step.get("Denied", ()):
             out.append(f"    Denied: {key['From']} -> {key['To']} (rule {key['Rule']})")
         out.extend(f"    Not reduced on {reason}" for reason in step.get("Not Reduced", ()))

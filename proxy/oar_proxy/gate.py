@@ -367,11 +367,15 @@ def _touched(query: Query) -> Iterator[tuple[str, str | None]]:
             yield table.name, None
             yield from ((table.name, column.name) for column in table.columns)
         return
-    table = query.table
-    yield table.name, None
-    yield from ((table.name, column.name) for column in query.columns)
-    yield from ((table.name, key_filter.column) for key_filter in query.key_filters)
-    yield from ((table.name, column) for column in _predicate_columns(query.predicates))
+    for scan in query.parts():
+        name = scan.table.name
+        yield name, None
+        yield from ((name, column.name) for column in scan.columns)
+        yield from ((name, key_filter.column) for key_filter in scan.key_filters)
+        yield from ((name, column) for column in _predicate_columns(scan.predicates))
+        for semi_join in scan.semi_joins:
+            yield name, semi_join.column
+            yield semi_join.source.table.name, semi_join.source_column
 
 
 def _predicate_columns(predicates: Sequence[Predicate]) -> Iterator[str]:
@@ -401,12 +405,12 @@ def _require_consistent(step: Step) -> None:
         raise InternalError("a step has a key edge to another owner than it goes to")
     if not isinstance(step.query, Scan):
         return
-    carried: Counter[str] = Counter()
-    for key_filter in step.query.key_filters:
-        carried[key_filter.column] += len(key_filter.keys)
+    carried: Counter[tuple[str, str]] = Counter()
+    for scan in step.query.parts():
+        for key_filter in scan.key_filters:
+            carried[scan.table.name, key_filter.column] += len(key_filter.keys)
     for bound in step.edges:
-        if bound.edge.receiver_table == step.query.table.name:
-            carried[bound.edge.receiver_column] -= bound.keys
+        carried[bound.edge.receiver_table, bound.edge.receiver_column] -= bound.keys
     if any(undeclared > 0 for undeclared in carried.values()):
         raise InternalError(f"a query to owner {step.owner} carries keys no edge declares")
 

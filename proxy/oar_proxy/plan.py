@@ -8,15 +8,17 @@ it, and the order of the steps follows. Planning touches no owner.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oar_adapters.interface import (
     Adapter,
     Column,
+    KeyFilter,
     Predicate,
     Scan,
+    SemiJoin,
     Statement,
 )
 
@@ -27,12 +29,26 @@ from oar_proxy.cover import Cover, cover
 from oar_proxy.edges import Edges, Stage, UsedEdge
 from oar_proxy.gate import EdgeVerdict, Gate, KeyEdge
 from oar_proxy.hub import planreading
-from oar_proxy.hub.planreading import Reading
-from oar_proxy.order import Chosen, Order
+from oar_proxy.hub.planreading import Origin, Reading
+from oar_proxy.order import Chosen, Local, Order
 from oar_proxy.pushdown import Whole
 from oar_proxy.route import Route, RouteKind, route
 from oar_proxy.sqltree import preview_rows
 from oar_proxy.statement import FederatedStatement
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSemiJoin:
+    """Rows are reduced by those of another occurrence beside them, inside their owner.
+
+    ``scan`` reads that occurrence with conditions and reductions of its own; no key of it leaves.
+    """
+
+    column: str
+    source: Origin
+    scan: Scan
+    edges: tuple[UsedEdge, ...] = ()
+    semi_joins: tuple[LocalSemiJoin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +70,36 @@ class Step:
     unreduced: tuple[str, ...] = ()
     """Reductions that are not made, with the rule that forbids each."""
     stage: Stage = "rows"
+    semi_joins: tuple[LocalSemiJoin, ...] = ()
+
+    @property
+    def all_edges(self) -> tuple[UsedEdge, ...]:
+        """The edges whose keys the query carries, also inside its semi-joins."""
+        return tuple(_edges_of(self))
 
     @property
     def sources(self) -> frozenset[tuple[int, Stage]]:
         """Occurrences and stages whose answers have to be there first."""
-        return frozenset((s.occurrence, edge.stage) for edge in self.edges for s in edge.sources)
+        return frozenset((s.occurrence, e.stage) for e in self.all_edges for s in e.sources)
+
+
+def _edges_of(reduced: Step | LocalSemiJoin) -> Iterator[UsedEdge]:
+    yield from reduced.edges
+    for semi_join in reduced.semi_joins:
+        yield from _edges_of(semi_join)
+
+
+def bound_scan(reduced: Step | LocalSemiJoin, bind: Callable[[UsedEdge], KeyFilter | None]) -> Scan:
+    """Put the keys of each edge in their place; None: the edge is left out."""
+    filters = (bind(used) for used in reduced.edges)
+    return replace(
+        reduced.scan,
+        key_filters=tuple(each for each in filters if each is not None),
+        semi_joins=tuple(
+            SemiJoin(local.column, local.source.column, bound_scan(local, bind))
+            for local in reduced.semi_joins
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -122,7 +163,7 @@ def make_plan(
 def _route(covered: Cover[tuple[str, str]], steps: Sequence[Step]) -> Route:
     """A relay whose every key edge is forbidden or unsound is a fan-out (decision 6)."""
     decided = route(covered)
-    if decided.kind is not RouteKind.RELAY or any(step.edges for step in steps):
+    if decided.kind is not RouteKind.RELAY or any(step.all_edges for step in steps):
         return decided
     rules = dict.fromkeys(verdict.rule for step in steps for _, verdict in step.denied)
     if rules:
@@ -150,25 +191,27 @@ class _Planner:
         self.candidates = self.edges.candidates(reading)
         self.estimates: dict[int, float] = {}
         self.filtered: set[int] = set()
+        self.conditions: dict[int, list[tuple[str, Predicate | None]]] = {}
         self.notes: list[str] = []
 
     def steps(self, *, full: bool) -> tuple[Step, ...]:
         scanned = (
             sorted(self.reading.scans) if self.reading is not None else sorted(self.occurrences)
         )
-        conditions = {number: self._conditions(number) for number in scanned}
+        self.conditions = {number: self._conditions(number) for number in scanned}
         for number in scanned:
-            self.estimates[number] = self._estimate(number, conditions[number])
+            self.estimates[number] = self._estimate(number, self.conditions[number])
         limit = self._preview_limit(scanned)
-        order = Order(self.edges, self.candidates, self.estimates, self.filtered, self.notes)
+        order = Order(self.edges, self.candidates, self.estimates, self.filtered, eager=full)
         chosen = order.full(scanned) if full else None
         if chosen is None:
             chosen = order.forward(scanned)
+        self.notes += order.notes
         steps: list[Step] = []
         for chosen_step in chosen:
             occurrence = self.occurrences[chosen_step.occurrence]
             for holder in occurrence.table.holders:
-                step = self._step(chosen_step, holder, conditions[chosen_step.occurrence], limit)
+                step = self._step(chosen_step, holder, limit)
                 steps.append(replace(step, number=len(steps) + 1))
         return tuple(steps)
 
@@ -196,23 +239,9 @@ class _Planner:
 
     # --- steps --------------------------------------------------------------------------------
 
-    def _step(
-        self,
-        chosen: Chosen,
-        holder: Holder,
-        conditions: Sequence[tuple[str, Predicate | None]],
-        preview: int | None,
-    ) -> Step:
+    def _step(self, chosen: Chosen, holder: Holder, preview: int | None) -> Step:
         occurrence = self.occurrences[chosen.occurrence]
-        adapter = self.adapters[holder.owner]
-        sent: list[Predicate] = []
-        kept: list[str] = []
-        for text, condition in conditions:
-            if condition is not None and adapter.supports(holder.table, condition):
-                sent.append(condition)
-            else:
-                kept.append(text)
-        used = (self.edges.used(edge, stage, holder) for edge, stage in chosen.edges)
+        sent, kept = self._sent(occurrence.number, holder)
         into = (e for e in self.candidates if e.target.occurrence == occurrence.number)
         cap, _ = self.gate.row_cap(holder.owner)
         limit = cap + 1 if preview is None else min(cap + 1, preview)
@@ -231,13 +260,44 @@ class _Planner:
             number=0,
             occurrence=occurrence.number,
             owner=holder.owner,
-            scan=Scan(holder.table, columns, tuple(sent), (), limit, distinct),
-            edges=_distinct(edge for edge in used if edge is not None),
+            scan=Scan(holder.table, columns, sent, (), limit, distinct),
+            edges=self._used(chosen.edges, holder),
             denied=tuple(dict.fromkeys(self.edges.denied(into, holder))),
             estimate=self.estimates[occurrence.number],
-            kept=tuple(kept),
+            kept=kept,
             unreduced=self._unreduced(occurrence.number),
             stage=chosen.stage,
+            semi_joins=tuple(self._semi_join(local) for local in chosen.local),
+        )
+
+    def _sent(self, number: int, holder: Holder) -> tuple[tuple[Predicate, ...], tuple[str, ...]]:
+        """Split an occurrence's conditions into what a holder evaluates and what the hub does."""
+        adapter = self.adapters[holder.owner]
+        sent: list[Predicate] = []
+        kept: list[str] = []
+        for text, condition in self.conditions[number]:
+            if condition is not None and adapter.supports(holder.table, condition):
+                sent.append(condition)
+            else:
+                kept.append(text)
+        return tuple(sent), tuple(kept)
+
+    def _used(
+        self, edges: Sequence[tuple[planreading.KeyEdge, Stage]], holder: Holder
+    ) -> tuple[UsedEdge, ...]:
+        used = (self.edges.used(edge, stage, holder) for edge, stage in edges)
+        return _distinct(edge for edge in used if edge is not None)
+
+    def _semi_join(self, local: Local) -> LocalSemiJoin:
+        (source,) = local.edge.sources
+        (holder,) = self.occurrences[source.occurrence].table.holders
+        sent, _ = self._sent(source.occurrence, holder)
+        return LocalSemiJoin(
+            column=local.edge.target.column,
+            source=source,
+            scan=Scan(holder.table, (holder.table.column(source.column),), sent),
+            edges=self._used(local.edges, holder),
+            semi_joins=tuple(self._semi_join(each) for each in local.local),
         )
 
     def _unreduced(self, number: int) -> tuple[str, ...]:

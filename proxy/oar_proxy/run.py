@@ -32,6 +32,7 @@ from oar_adapters.interface import (
     OwnerError,
     OwnerErrorKind,
     Packed,
+    Scan,
     Snapshot,
     base_type,
 )
@@ -50,7 +51,7 @@ from oar_proxy.errors import (
 )
 from oar_proxy.gate import Gate
 from oar_proxy.ledger import SUCCESS, Ask, StepOutcome
-from oar_proxy.plan import Plan, Step
+from oar_proxy.plan import Plan, Step, bound_scan
 from oar_proxy.settings import Limits
 from oar_proxy.sqltree import most_rows
 
@@ -265,8 +266,7 @@ class _Runner:
         """Authorise a wave and send it. Steps with no key at all are skipped."""
         bound = [(step, *self._bind(step)) for step in ready]
         wave: list[gates.Step] = []
-        for step, filters, edges, _ in bound:
-            query = replace(step.scan, key_filters=filters)
+        for step, query, edges, _ in bound:
             rendered = self.adapters[step.owner].render(query)
             wave.append(gates.Step(step.owner, query, rendered, edges))
         for gated in wave:
@@ -275,8 +275,8 @@ class _Runner:
         authorized = await self._authorize(wave)
         started: dict[asyncio.Task[None], Step] = {}
         skipped: list[Step] = []
-        for (step, filters, _, notes), gated, permit in zip(bound, wave, authorized, strict=True):
-            keys = tuple(len(f.keys) for f in filters)
+        for (step, _, edges, notes), gated, permit in zip(bound, wave, authorized, strict=True):
+            keys = tuple(edge.keys for edge in edges)
             if _pointless(gated):
                 # R32: no key can match, so no row can matter; the step is on the ledger.
                 self.finished.append(StepOutcome(permit.ledger_entry, SUCCESS, 0))
@@ -294,15 +294,14 @@ class _Runner:
             started[group.create_task(sending)] = step
         return started, skipped
 
-    def _bind(
-        self, step: Step
-    ) -> tuple[tuple[KeyFilter, ...], tuple[gates.BoundEdge, ...], tuple[str, ...]]:
+    def _bind(self, step: Step) -> tuple[Scan, tuple[gates.BoundEdge, ...], tuple[str, ...]]:
         """Collect the keys of each edge. An edge with more keys than allowed is left out."""
-        filters: list[KeyFilter] = []
         edges: list[gates.BoundEdge] = []
         notes: list[str] = []
         budget = self.gate.keys_in(step.owner)
-        for used in step.edges:
+
+        def bind(used: UsedEdge) -> KeyFilter | None:
+            nonlocal budget
             keys, from_each = self._keys(used)
             most = min(used.verdict.max_keys, budget)
             if len(keys) > most:
@@ -310,11 +309,12 @@ class _Runner:
                     f"{_spell(used)} carries {len(keys)} keys, at most {most} by "
                     f"{used.verdict.limit_rule}: asked without them"
                 )
-                continue
+                return None
             budget -= len(keys)
-            filters.append(KeyFilter(used.column, used.type, keys))
             edges.append(gates.BoundEdge(used.edge, len(keys), from_each))
-        return tuple(filters), tuple(edges), tuple(notes)
+            return KeyFilter(used.column, used.type, keys)
+
+        return bound_scan(step, bind), tuple(edges), tuple(notes)
 
     def _keys(self, used: UsedEdge) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
         """The distinct keys that are not NULL (R1, R36), and how many each origin holds of them.

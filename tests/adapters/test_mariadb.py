@@ -25,6 +25,7 @@ from oar_adapters.interface import (
     OwnerErrorKind,
     PatternMatch,
     Scan,
+    SemiJoin,
 )
 from oar_adapters.mariadb import sql
 from oar_adapters.mariadb.session import BATCH_BYTES, BATCH_ROWS, FIRST_ROWS
@@ -381,6 +382,66 @@ def test_finds_the_rows_of_keys_once_each(owner, merged, monkeypatch, name, chun
             return sum([batch.rows async for batch in batches])
 
     assert owner.use(count) == min(2, len(due))
+
+
+SEMI_JOINED = {
+    "text": TEXTS,
+    "numeric": ["u", "dec_"],
+    "integer": ["tiny", "yr", "id"],
+    "date": ["d"],
+    "boolean": ["flag"],
+    "bytea": ["bytes_"],
+    "uuid": ["uu"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "type_"), [(name, type_) for type_, names in SEMI_JOINED.items() for name in names]
+)
+def test_columns_of_any_collation_join_inside(owner, merged, name, type_):
+    """What PostgreSQL takes for equal is found, each row once, whatever the two columns are."""
+    others = SEMI_JOINED[type_]
+
+    async def join(adapter, tables):
+        table = tables["traps"]
+        found = {}
+        for other in others:
+            inside = SemiJoin(name, other, Scan(table, ()))
+            query = Scan(table, (table.column("id"),), semi_joins=(inside,))
+            (found[other],) = await collect(adapter, query)
+        return found
+
+    for other, cells in owner.use(join).items():
+        ids = numbers(cells)
+        equal = f"SELECT id FROM traps WHERE {name} IN (SELECT {other} FROM traps)"
+        assert {row[0] for row in merged.execute(equal)} <= set(ids), other
+        assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("size", [10_000_000, 200])
+@pytest.mark.parametrize("chunk", [1, 10_000])
+def test_keys_inside_a_semi_join_never_repeat_a_row(owner, monkeypatch, chunk, size):
+    """Several lists of keys stay one query; a list that is too long is left out, not its rows."""
+    monkeypatch.setattr(sql, "CHUNK_KEYS", chunk)
+    monkeypatch.setattr(sql, "KEYS_BYTES", size)
+    keys = KeyFilter("ci", "text", tuple(f"{word}".encode() for word in WORDS))
+    few = KeyFilter("ci", "text", tuple(f"{word}".encode() for word in WORDS[:5]))
+
+    async def join(adapter, tables):
+        table = tables["traps"]
+        found = []
+        for key_filters in ((), (few,), (keys,)):
+            inner = Scan(table, (), key_filters=key_filters)
+            # A flag has two values: each row has partners of many keys.
+            query = Scan(
+                table, (table.column("id"),), semi_joins=(SemiJoin("flag", "flag", inner),)
+            )
+            found.append(numbers((await collect(adapter, query))[0]))
+            assert "bob" not in adapter.render(query)
+        return found
+
+    everything, some, all_ = owner.use(join)
+    assert everything == some == all_ == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 
 import psycopg
@@ -20,6 +21,7 @@ from oar_adapters.interface import (
     OwnerErrorKind,
     PatternMatch,
     Scan,
+    SemiJoin,
     Statement,
 )
 from oar_adapters.postgres import BATCH_BYTES, BATCH_ROWS, sql
@@ -348,6 +350,79 @@ def test_uses_an_index_for_keys_of_another_width(catalog_owner, postgres_owner):
         connection.execute("SET enable_seqscan = off")
         plan = connection.execute("EXPLAIN " + text.replace("$1", "'{7,8}'")).fetchall()
     assert "Index Cond: (id = ANY" in str(plan)
+
+
+COLLATED = """
+CREATE TABLE collated (id int PRIMARY KEY, plain text, bytes_ text COLLATE "C",
+    posix varchar(9) COLLATE "POSIX", folded citext, mood mood);
+INSERT INTO collated VALUES (1, 'ok', 'OK', 'sad', 'ok', 'sad'), (2, 'sad', 'ok', 'Ok', 'Sad', 'ok'),
+    (3, 'OK', NULL, 'ok', NULL, NULL)
+"""
+
+
+@pytest.fixture(scope="module")
+def collated(catalog_owner, postgres_owner):
+    reader = catalog_owner.split("//")[1].split(":")[0]
+    with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
+        connection.execute(COLLATED)
+        connection.execute(f"GRANT SELECT ON collated TO {reader}")
+    return published(catalog_owner)["collated"]
+
+
+def test_text_columns_of_any_collation_join_inside(catalog_owner, collated):
+    names, table = ("plain", "bytes_", "posix", "folded", "mood"), collated
+
+    async def join():
+        adapter = open_adapter(catalog_owner, {})
+        await adapter.schema()
+        texts = {}
+        for name in names:
+            rows = await rows_of(adapter, Scan(table, (table.column("id"), table.column(name))))
+            texts[name] = dict(rows)
+        for left, right in itertools.product(names, names):
+            inside = SemiJoin(left, right, Scan(table, ()))
+            query = Scan(table, (table.column("id"),), semi_joins=(inside,))
+            found = [row[0] for row in await rows_of(adapter, query)]
+            keys = set(texts[right].values()) - {None}
+            due = [id_ for id_, text in texts[left].items() if text in keys]
+            assert sorted(found) == sorted(due), (left, right)
+        await adapter.close()
+
+    run(join)
+
+
+def test_a_column_that_is_gone_is_not_taken_from_the_scan_outside(catalog_owner, postgres_owner):
+    with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
+        connection.execute("CREATE TABLE lost (id int, a int)")
+        reader = postgres_owner[1].split("//")[1].split(":")[0]
+        connection.execute(f"GRANT SELECT ON lost TO {reader}")
+
+    async def join():
+        adapter = open_adapter(catalog_owner, {})
+        tables = {t.name: t for t in (await adapter.schema()).tables}
+        with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
+            connection.execute("ALTER TABLE lost DROP COLUMN a")
+        inner = Scan(tables["lost"], (), (Comparison("a", "=", "1", "integer"),))
+        query = Scan(tables["keyed"], tables["keyed"].columns[:1],
+                     semi_joins=(SemiJoin("id", "id", inner),))  # fmt: skip
+        with pytest.raises(OwnerError) as caught:
+            await rows_of(adapter, query)
+        await adapter.close()
+        return caught.value.kind
+
+    assert run(join) is OwnerErrorKind.SCHEMA_CHANGED
+
+
+def test_uses_indexes_for_a_semi_join(catalog_owner, collated, postgres_owner):
+    table = published(catalog_owner)["keyed"]
+    keys = KeyFilter("id", "integer", (struct.pack("!i", 7),))
+    inside = SemiJoin("code", "bytes_", Scan(collated, (), key_filters=(keys,)))
+    text = sql.scan(Scan(table, table.columns[:1], semi_joins=(inside,)))
+    with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
+        connection.execute("SET enable_seqscan = off; SET enable_hashjoin = off")
+        plan = connection.execute("EXPLAIN " + text.replace("$1", "'{7,8}'")).fetchall()
+    assert "Index Cond: (id = ANY" in str(plan)
+    assert "Index Cond: (code = " in str(plan)
 
 
 @pytest.mark.parametrize(

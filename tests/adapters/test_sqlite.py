@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import sqlite3
 import struct
@@ -22,6 +23,7 @@ from oar_adapters.interface import (
     OwnerErrorKind,
     PatternMatch,
     Scan,
+    SemiJoin,
     Statement,
 )
 from oar_adapters.registry import open_adapter
@@ -445,6 +447,68 @@ def test_finds_keys_by_value(traps, column, type_, keys, due):
         return await found(adapter, tables["t"], keys=(KeyFilter(column, type_, tuple(keys)),))
 
     assert run(traps, scan) == due
+
+
+BESIDE = """
+CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER, any_, s TEXT, c TEXT COLLATE NOCASE,
+                r VARCHAR(9) COLLATE RTRIM, w STRING, m DECIMAL(20, 2), d DATE, e DATE COLLATE NOCASE,
+                f BOOLEAN, o BLOB);
+INSERT INTO t VALUES
+    (1, 1, '1', '1', 'Bob', 'bob ', 'bob', 1, '2024-02-29', '2024-02-29', 0, x'31'),
+    (2, 2, 'bob', 'Bob', 'bob', 'bob', '2x', 2.5, '2023-01-01', '2023-01-02', 1, x'00'),
+    (3, 9007199254740993, 'BOB ', 'bob ', 'x', '1', '1x', 1234567890123456800, NULL, '2023-01-01', NULL, x''),
+    (4, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '1999-12-31', NULL, 1, NULL),
+    (5, 1234567890123456800, 'z', 'Z', 'z', 'z', 'z', 1e18, '2024-02-28', '1999-12-31', 0, x'3120');
+CREATE VIEW v AS SELECT id, +n AS n, +s AS s, +c AS c, +o AS o, d AS d, f AS f,
+    CASE WHEN id = 3 THEN 1234567890123456768.0 ELSE +m END AS m FROM t;
+CREATE TABLE bad (d DATE);
+INSERT INTO bad VALUES ('2024-02-29'), ('2024-2-29');
+"""
+BESIDE_TYPES = "v.n=bigint,v.s=text,v.c=text,v.o=bytea,v.m=numeric,v.d=date,v.f=boolean,t.any_=text"
+
+
+def test_columns_of_any_affinity_and_collation_join_inside(tmp_path):
+    """What PostgreSQL takes for equal is found, whatever the declarations of the two columns."""
+    execute(tmp_path / "owner.sqlite", BESIDE)
+
+    async def join(adapter, tables):
+        places = [(tables[name], c) for name in ("t", "v") for c in tables[name].columns[1:]]
+        values = {}
+        for table, column in places:
+            query = Scan(table, (table.columns[0], column))
+            values[table.name, column.name] = await rows_of(adapter, query)
+        lost, compared = [], 0
+        for (table, column), (other, source) in itertools.product(places, places):
+            if column.type != source.type:
+                continue
+            inside = SemiJoin(column.name, source.name, Scan(other, ()))
+            query = Scan(table, table.columns[:1], semi_joins=(inside,))
+            ids = sorted(row[0] for row in await rows_of(adapter, query))
+            assert len(ids) == len(set(ids))
+            keys = {value for _, value in values[other.name, source.name]} - {None}
+            due = {id_ for id_, value in values[table.name, column.name] if value in keys}
+            compared += len(due)
+            if not due <= set(ids):
+                lost.append((table.name, column.name, other.name, source.name, due, ids))
+        assert compared > 100
+        return lost
+
+    assert run(tmp_path / "owner.sqlite", join, types=BESIDE_TYPES) == []
+
+
+def test_a_semi_join_keeps_values_of_another_form(tmp_path):
+    """A date of another form may mean a day: no reduction hides it, and its fetch fails (R43)."""
+    execute(tmp_path / "owner.sqlite", BESIDE)
+
+    async def read(adapter, tables):
+        bad = tables["bad"]
+        nothing = Scan(tables["t"], (), (Comparison("id", "=", "4", "bigint"),))
+        inside = SemiJoin("d", "e", nothing)
+        with pytest.raises(OwnerError) as caught:
+            await rows_of(adapter, Scan(bad, (bad.column("d"),), semi_joins=(inside,)))
+        return caught.value.kind
+
+    assert run(tmp_path / "owner.sqlite", read) is OwnerErrorKind.WRONG_VALUE
 
 
 @pytest.mark.parametrize(("column", "type_"), [("s", "integer"), ("n", "text"), ("n", "date")])

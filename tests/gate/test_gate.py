@@ -18,6 +18,7 @@ from oar_adapters.interface import (
     OwnerSchema,
     PatternMatch,
     Scan,
+    SemiJoin,
     Statement,
     Table,
 )
@@ -113,6 +114,12 @@ def scan(*, keys: int | None = None, limit: int | None = CAP, **changes) -> Scan
     )
     query = Scan(DELIVERIES, (column("order_id"),), key_filters=filters, limit=limit)
     return dataclasses.replace(query, **changes)
+
+
+def beside(source: Scan | SemiJoin) -> SemiJoin:
+    """A semi-join with a scan, or with one that is reduced by another."""
+    inner = source if isinstance(source, Scan) else scan(semi_joins=(source,))
+    return SemiJoin("order_id", "order_id", inner)
 
 
 def keyed(count: int, *edges: KeyEdge, owner: str = "logistics") -> Step:
@@ -415,6 +422,11 @@ def test_the_change_a_refusal_proposes_is_enough():
         scan(predicates=(And((predicate("city"), Or((Not(predicate("phone")),)))),)),
         scan(key_filters=(KeyFilter("phone", "text", ()),)),
         scan(table=SALARIES, columns=()),
+        scan(semi_joins=(SemiJoin("phone", "order_id", scan()),)),
+        scan(semi_joins=(SemiJoin("order_id", "phone", scan()),)),
+        scan(semi_joins=(SemiJoin("order_id", "id", scan(table=SALARIES, columns=())),)),
+        scan(semi_joins=(beside(beside(scan(predicates=(predicate("phone"),)))),)),
+        scan(semi_joins=(beside(scan(key_filters=(KeyFilter("phone", "text", ()),))),)),
         Statement("SELECT 1", (SALARIES,), (Output("x", "integer"),), limit=CAP),
         Statement("SELECT 1", (DELIVERIES,), (Output("x", "integer"),), limit=CAP),
     ],
@@ -450,6 +462,16 @@ def test_conditions_may_nest_deeper_than_python_recurses():
     [
         (Step("logistics", scan(keys=3), "…"), "carries keys no edge declares"),
         (Step("logistics", scan(keys=3), "…", (bound(PROMO_EDGE, 2),)), "carries keys no edge"),
+        (Step("logistics", scan(semi_joins=(beside(scan(keys=3)),)), "…"), "carries keys no edge"),
+        (
+            Step(
+                "logistics",
+                scan(keys=3, semi_joins=(beside(scan(keys=3)),)),
+                "…",
+                (bound(PROMO_EDGE, 3),),
+            ),
+            "carries keys no edge declares",
+        ),
         (
             Step(
                 "logistics", scan(keys=3), "…", (bound(edge(origin("marketing"), name="city"), 3),)

@@ -95,7 +95,7 @@ class MariadbAdapter:
     @property
     def capabilities(self) -> Capabilities:
         """No statement goes whole."""
-        return Capabilities("mysql", snapshots=self._pool_size)
+        return Capabilities("mysql", snapshots=self._pool_size, semi_joins=True)
 
     async def schema(self) -> OwnerSchema:
         """Read tables, views, columns, keys, comments and row estimates."""

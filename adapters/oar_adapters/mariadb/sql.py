@@ -37,6 +37,7 @@ from oar_adapters.interface import (
     PatternMatch,
     Predicate,
     Scan,
+    SemiJoin,
     Table,
     base_type,
 )
@@ -152,31 +153,74 @@ def shown(query: Scan, traits: Traits, dialect: Dialect) -> str:
     """Write a scan for a reader: keys are a placeholder."""
     writer = Writer(query.table, traits, dialect)
     keys = [writer.shown_keys(key_filter) for key_filter in query.key_filters]
+    keys += [writer.semi_join(each, Writer.shown_keys) for each in query.semi_joins]
     return scan(query, traits, dialect, keys, query.limit)
 
 
 def key_conditions(query: Scan, traits: Traits, dialect: Dialect) -> Iterator[tuple[str, ...]]:
     """Yield the conditions that keys put on each query a scan is sent as; one when it has no keys.
 
-    Chunks of distinct keys under exact equality share no row.
+    Chunks of distinct keys under exact equality share no row. Those of a semi-join's keys might,
+    so that they are not several queries: a list that does not fit into one is left out.
     """
     writer = Writer(query.table, traits, dialect)
-    size = dialect.keys_bytes // max(1, len(query.key_filters))
+    lists = sum(len(part.key_filters) for part in query.parts())
+    size = dialect.keys_bytes // max(1, lists)
     parts = [list(writer.keys(key_filter, size)) for key_filter in query.key_filters]
+
+    def fitting(inner: Writer, key_filter: KeyFilter) -> str | None:
+        condition = f"({' OR '.join(inner.keys(key_filter, size))})"
+        return condition if len(condition.encode()) <= size else None
+
+    parts += [[writer.semi_join(semi_join, fitting)] for semi_join in query.semi_joins]
     return itertools.product(*parts)
 
 
 class Writer:
     """Writes conditions on one table. The caller has asked :func:`agrees` first."""
 
-    def __init__(self, table: Table, traits: Traits, dialect: Dialect) -> None:
+    def __init__(self, table: Table, traits: Traits, dialect: Dialect, alias: str = ALIAS) -> None:
         self._table = table
         self._traits = traits
         self._dialect = dialect
+        self._alias = alias
+
+    def semi_join(
+        self,
+        semi_join: SemiJoin,
+        keys: Callable[[Writer, KeyFilter], str | None],
+        depth: int = 1,
+    ) -> str:
+        """Write a semi-join with another table; ``keys`` writes each list of keys inside."""
+        source = semi_join.source
+        column = self._table.column(semi_join.column)
+        source_column = source.table.column(semi_join.source_column)
+        inner = Writer(source.table, self._traits, self._dialect, f"s{depth}")
+        own, other = self._trait(column), inner._trait(source_column)
+        left = _left(own, self._name(column), as_double=False)
+        right = _left(other, inner._name(source_column), as_double=False)
+        alike = (own.family, own.charset, own.collation) == (
+            other.family,
+            other.charset,
+            other.collation,
+        )
+        if own.charset is not None and (own.family is not Family.TEXT or not alike):
+            # Two collations do not compare, and enumerations would by their numbers.
+            left, right = self._bytewise(own, left), inner._bytewise(other, right)
+        listed = [keys(inner, key_filter) for key_filter in source.key_filters]
+        conditions = [
+            *(inner.guarded(predicate) for predicate in source.predicates),
+            *(condition for condition in listed if condition is not None),
+            *(inner.semi_join(each, keys, depth + 1) for each in source.semi_joins),
+        ]
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        relation = f"{quoted(source.table.source_name)} AS {inner._alias}"
+        condition = f"{left} IN (SELECT {right} FROM {relation}{where})"
+        return f"({condition} OR {left} NOT IN (0, 1))" if own.strays else condition
 
     def output(self, column: Column, *, distinct: bool) -> str:
         """Write a column as it is read."""
-        trait, name = self._trait(column), _name(column)
+        trait, name = self._trait(column), self._name(column)
         if trait.family in (Family.REAL, Family.DOUBLE):
             # FLOAT is printed with six digits, DOUBLE(m,d) with d behind the point.
             return _as_double(name)
@@ -189,7 +233,7 @@ class Writer:
         condition = self.condition(predicate)
         named = {leaf.column for leaf in leaves(predicate) if not isinstance(leaf, NullTest)}
         guards = [
-            f"{_name(column)} NOT IN (0, 1)"
+            f"{self._name(column)} NOT IN (0, 1)"
             for column in map(self._table.column, sorted(named))
             if self._trait(column).strays
         ]
@@ -210,7 +254,7 @@ class Writer:
     def keys(self, key_filter: KeyFilter, size: int) -> Iterator[str]:
         """Write a key list, in chunks of at most so many bytes (but one key at least)."""
         column = self._table.column(key_filter.column)
-        trait, name = self._trait(column), _name(column)
+        trait, name = self._trait(column), self._name(column)
         left, literals = _keys(trait, name, base_type(key_filter.type), key_filter.keys)
         if not literals:
             yield FALSE
@@ -222,9 +266,12 @@ class Writer:
         """Write a key list as a placeholder."""
         column = self._table.column(key_filter.column)
         trait = self._trait(column)
-        left, _ = _keys(trait, _name(column), base_type(key_filter.type), ())
+        left, _ = _keys(trait, self._name(column), base_type(key_filter.type), ())
         exact = self._bytewise(trait, left) if trait.charset is not None else left
         return f"{exact} IN (?)"
+
+    def _name(self, column: Column) -> str:
+        return f"{self._alias}.{quoted(column.source_name)}"
 
     def _trait(self, column: Column) -> Trait:
         return self._traits[(self._table.source_name, column.source_name)]
@@ -235,7 +282,7 @@ class Writer:
         return "(" + word.join(self.condition(argument) for argument in arguments) + ")"
 
     def _leaf(self, column: Column, leaf: Leaf) -> str:
-        trait, name = self._trait(column), _name(column)
+        trait, name = self._trait(column), self._name(column)
         match leaf:
             case NullTest():
                 # `IS NULL` is true of a zero date in a NOT NULL column.
@@ -287,10 +334,6 @@ class Writer:
             return name
         unicode = name if trait.charset == "utf8mb4" else f"CONVERT({name} USING utf8mb4)"
         return f"{unicode} COLLATE {self._dialect.collation}"
-
-
-def _name(column: Column) -> str:
-    return f"{ALIAS}.{quoted(column.source_name)}"
 
 
 def _holds(trait: Trait, right: Operand) -> bool:

@@ -209,6 +209,7 @@ class PostgresAdapter:
             text_order=owner.bytewise and owner.unicode,
             snapshots=self._pool_size,
             interleaves=True,
+            semi_joins=True,
         )
 
     async def schema(self) -> OwnerSchema:
@@ -313,7 +314,7 @@ class PostgresSnapshot:
         asked = query.query
         if isinstance(asked, Scan):
             types = [column.type for column in asked.columns]
-            keys = [key_filter.keys for key_filter in asked.key_filters]
+            keys = [filter_.keys for part in asked.parts() for filter_ in part.key_filters]
             text = sql.scan(asked)
             counted = not types
         else:
@@ -396,7 +397,12 @@ def _fitting(rows: Sequence[asyncpg.Record]) -> int:
 
 
 def _in_blocks(asked: Query) -> TypeGuard[Scan]:
-    return isinstance(asked, Scan) and not asked.key_filters and not asked.distinct
+    return (
+        isinstance(asked, Scan)
+        and not asked.key_filters
+        and not asked.semi_joins
+        and not asked.distinct
+    )
 
 
 def _leaf_agreement(column: Column, leaf: Leaf) -> Agreement:

@@ -7,6 +7,8 @@ Everything that is not a keyword goes through :func:`identifier`, :func:`literal
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import count
 from typing import Final
 
 from oar_adapters.interface import (
@@ -23,6 +25,7 @@ from oar_adapters.interface import (
     PatternMatch,
     Predicate,
     Scan,
+    SemiJoin,
     Statement,
     Table,
     base_type,
@@ -118,14 +121,15 @@ def type_name(name: str) -> str:
     return _SPELLINGS.get(element, element) + array
 
 
-def value_of(column: Column) -> str:
-    """Write a column as a value of its published type.
+def value_of(column: Column, alias: str = "") -> str:
+    """Write a column (of the relation ``alias``, where that is said) as its published type.
 
     A column published as ``text`` may be of a type the hub does not have (an enumeration,
     ``citext``): the cast makes the owner compare what the hub compares. On ``text`` itself it
     is nothing, and leaves indexes usable.
     """
     name = identifier(column.source_name)
+    name = f"{alias}.{name}" if alias else name
     return f"{name}::text" if column.type == "text" else name
 
 
@@ -141,22 +145,50 @@ def relation(table: Table) -> str:
 
 
 def scan(query: Scan) -> str:
-    """Write a scan; key lists are parameters ``$1``, ``$2``, … in the order of its filters.
+    """Write a scan; key lists are ``$1``, ``$2``, … in the order of :meth:`Scan.parts`.
 
     Without columns the owner counts: one row, one ``bigint``.
     """
-    conditions = [condition(query.table, predicate) for predicate in query.predicates]
-    conditions += [
-        _membership_of_keys(query.table, key_filter, number)
-        for number, key_filter in enumerate(query.key_filters, start=1)
-    ]
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    where = _where(query, count(1))
     limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
     cells = [cell_of(value_of(column), column.type) for column in query.columns]
     body = f"SELECT {once(query)}{', '.join(cells)} FROM {relation(query.table)}{where}{limit}"
     if cells:
         return body
     return f"SELECT pg_catalog.count(*) FROM ({body}) AS q"
+
+
+def _where(query: Scan, numbers: Iterator[int], depth: int = 0) -> str:
+    """Write the conditions of a scan; one inside a semi-join says whose each column is.
+
+    Else PostgreSQL would take a column that is gone for one of the scan outside.
+    """
+    alias = _nested_alias(depth) if depth else ""
+    conditions = [condition(query.table, predicate, alias) for predicate in query.predicates]
+    conditions += [
+        _membership_of_keys(query.table, key_filter, next(numbers), alias)
+        for key_filter in query.key_filters
+    ]
+    conditions += [
+        f"{value_of(query.table.column(each.column), alias)} IN ({_keys_of(each, numbers, depth)})"
+        for each in query.semi_joins
+    ]
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _keys_of(semi_join: SemiJoin, numbers: Iterator[int], depth: int) -> str:
+    alias = _nested_alias(depth + 1)
+    column = semi_join.source.table.column(semi_join.source_column)
+    # Two collations do not compare. The default one is deterministic, and the one of most indexes.
+    collate = ' COLLATE pg_catalog."default"' if base_type(column.type) in TEXTS else ""
+    return (
+        f"SELECT {value_of(column, alias)}{collate} FROM {relation(semi_join.source.table)}"
+        f" AS {alias}{_where(semi_join.source, numbers, depth + 1)}"
+    )
+
+
+def _nested_alias(depth: int) -> str:
+    return f"s{depth}"
 
 
 def once(query: Scan) -> str:
@@ -204,24 +236,24 @@ def statement(query: Statement) -> str:
     return f"SELECT {', '.join(cells)} FROM (\n{query.sql}\n) AS {alias}{limit}"
 
 
-def condition(table: Table, predicate: Predicate) -> str:
+def condition(table: Table, predicate: Predicate, alias: str = "") -> str:
     """Write a predicate. The caller has asked ``supports`` first."""
     match predicate:
         case And(arguments=arguments):
-            return _joined(table, arguments, " AND ", empty="TRUE")
+            return _joined(table, arguments, alias, " AND ", empty="TRUE")
         case Or(arguments=arguments):
-            return _joined(table, arguments, " OR ", empty="FALSE")
+            return _joined(table, arguments, alias, " OR ", empty="FALSE")
         case Not(argument=argument):
-            return f"(NOT {condition(table, argument)})"
+            return f"(NOT {condition(table, argument, alias)})"
         case _:
-            return _leaf(table.column(predicate.column), predicate)
+            return _leaf(table.column(predicate.column), predicate, alias)
 
 
-def _leaf(column: Column, leaf: Leaf) -> str:
-    value = value_of(column)
+def _leaf(column: Column, leaf: Leaf, alias: str) -> str:
+    value = value_of(column, alias)
     match leaf:
         case Comparison():
-            return _comparison(column, leaf)
+            return _comparison(value, column, leaf)
         case Membership(values=()):
             return "FALSE"
         case Membership():
@@ -234,23 +266,25 @@ def _leaf(column: Column, leaf: Leaf) -> str:
             return f"{value} {operator} {literal(leaf.pattern, 'text')}"
 
 
-def _joined(table: Table, arguments: tuple[Predicate, ...], word: str, *, empty: str) -> str:
+def _joined(
+    table: Table, arguments: tuple[Predicate, ...], alias: str, word: str, *, empty: str
+) -> str:
     if not arguments:
         return empty
-    return "(" + word.join(condition(table, argument) for argument in arguments) + ")"
+    return "(" + word.join(condition(table, argument, alias) for argument in arguments) + ")"
 
 
-def _comparison(column: Column, predicate: Comparison) -> str:
+def _comparison(left: str, column: Column, predicate: Comparison) -> str:
     # Equality of a deterministic collation is that of bytes, and the column's own collation
     # keeps its indexes usable; order has to be asked for (rules R9, R47).
     ranged = predicate.op not in ("=", "<>") and base_type(column.type) in TEXTS
     collate = ' COLLATE pg_catalog."C"' if ranged else ""
     value = literal(predicate.value, predicate.type)
-    return f"{value_of(column)}{collate} {predicate.op} {value}"
+    return f"{left}{collate} {predicate.op} {value}"
 
 
-def _membership_of_keys(table: Table, key_filter: KeyFilter, number: int) -> str:
-    column = value_of(table.column(key_filter.column))
+def _membership_of_keys(table: Table, key_filter: KeyFilter, number: int, alias: str) -> str:
+    column = value_of(table.column(key_filter.column), alias)
     type_ = type_name(plain_type(key_filter.type))
     # asyncpg has a codec of its own for text[], which takes no undecoded cells; varchar[] is the
     # same on the wire, and the cast is free.

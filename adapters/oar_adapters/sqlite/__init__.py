@@ -139,6 +139,7 @@ class SqliteAdapter:
             text_order=self._found.unicode,
             snapshots=self._pool_size,
             interleaves=True,
+            semi_joins=True,
         )
 
     async def schema(self) -> OwnerSchema:

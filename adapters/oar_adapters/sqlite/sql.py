@@ -31,6 +31,7 @@ from oar_adapters.interface import (
     PatternMatch,
     Predicate,
     Scan,
+    SemiJoin,
     Table,
     base_type,
 )
@@ -109,9 +110,7 @@ def scan(query: Scan, settled: Settled, parameters: Parameters) -> str:
     """Write a scan. Without columns SQLite counts: one row, one integer."""
     names = [f"{ALIAS}.{quoted(column.source_name)}" for column in query.columns]
     writer = Writer(query.table, settled, parameters)
-    conditions = [writer.guarded(predicate) for predicate in query.predicates]
-    conditions += [writer.keys(key_filter) for key_filter in query.key_filters]
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    where = writer.where(query)
     limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
     source = f"main.{quoted(query.table.source_name)} AS {ALIAS}"
     # A collation that takes case twins for one would keep only one of them.
@@ -184,6 +183,29 @@ class Writer:
         self._table = table
         self._settled = settled
         self._parameters = parameters
+
+    def where(self, query: Scan, depth: int = 0) -> str:
+        """Write the conditions of a scan, which is inside so many semi-joins."""
+        conditions = [self.guarded(predicate) for predicate in query.predicates]
+        conditions += [self.keys(key_filter) for key_filter in query.key_filters]
+        conditions += [self.semi_join(semi_join, depth) for semi_join in query.semi_joins]
+        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+    def semi_join(self, semi_join: SemiJoin, depth: int) -> str:
+        """Write a semi-join with another table of the file."""
+        source = semi_join.source
+        column = self._table.column(semi_join.column)
+        source_column = source.table.column(semi_join.source_column)
+        inner = Writer(source.table, self._settled, self._parameters, f"s{depth + 1}")
+        left, right = self._name(column), inner._name(source_column)
+        settled = self._is_settled(column) and inner._is_settled(source_column)
+        if column.type == "numeric" and not settled:
+            # One decimal may be stored as an integer here and as the double next to it there.
+            left, right = _as_double(left), _as_double(right)
+        relation = f"main.{quoted(source.table.source_name)} AS {inner._alias}"
+        condition = f"{left} IN (SELECT {right} FROM {relation}{inner.where(source, depth + 1)})"
+        guard = self._guard(column)
+        return condition if guard is None else f"({condition} OR {guard})"
 
     def guarded(self, predicate: Predicate) -> str:
         """Write a predicate with the guards its columns need, outside of any negation."""

@@ -54,6 +54,7 @@ from oar_adapters.interface import (
     Predicate,
     Query,
     Scan,
+    SemiJoin,
     Snapshot,
     Statement,
     Table,
@@ -158,7 +159,8 @@ class AdapterConformance:
     """Subclass, set ``cannot``, and provide a fixture ``owner`` of at least the class's scope."""
 
     cannot: ClassVar[Collection[str]] = frozenset()
-    """Names of the simple predicate cases (``text LIKE``, ``date <``) that are never taken."""
+    """Names of the simple predicate cases (``text LIKE``, ``date <``) that are never taken, and
+    ``semi-join`` where there are none."""
 
     # --- schema --------------------------------------------------------------------------------
 
@@ -318,6 +320,66 @@ class AdapterConformance:
         assert SECRET not in text
         assert "987654321" not in text
 
+    # --- semi-joins ----------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("column", ["n", "s", "m", "b", "d", "o"])
+    def test_joins_two_columns_of_a_type_inside_the_owner(
+        self, owner: SampleOwner, column: str
+    ) -> None:
+        def semi_joined(published: OwnerSchema) -> Scan:
+            table = _table(published, "things")
+            few = (Comparison("id", "<", "9", "integer"),)
+            return _reduced(table, column, column, Scan(table, (table.column(column),), few))
+
+        position = THINGS.position(column)
+        values = {row[position] for row in THINGS.rows if row[0] in range(9)} - {None}
+        due = Counter(row[:1] for row in THINGS.rows if row[position] in values)
+        everything = Counter(row[:1] for row in THINGS.rows)
+        if self._joins(owner) and _takes_keys(owner, _published(owner), column):
+            found = Counter(_with_snapshot(owner, _asking(semi_joined)))
+            assert due <= found <= everything
+
+    @pytest.mark.parametrize("count", [0, 1, 50_000])
+    def test_looks_keys_up_inside_a_semi_join_and_repeats_no_row(
+        self, owner: SampleOwner, count: int
+    ) -> None:
+        labels = tuple(f"слово {number}".encode() for number in range(1, count + 1))
+
+        def semi_joined(published: OwnerSchema) -> Scan:
+            numbers, things = _table(published, "numbers"), _table(published, "things")
+            keys = (KeyFilter("label", "text", labels),)
+            inner = Scan(numbers, (), key_filters=keys)
+            again = _reduced(numbers, "id", "id", inner)
+            return _reduced(things, "id", "id", again)
+
+        if self._joins(owner):
+            found = _with_snapshot(owner, _asking(semi_joined))
+            due = Counter((number,) for number in range(1, min(count, len(THINGS.rows) - 1) + 1))
+            assert Counter(found) == due
+
+    def test_writes_a_limit_and_a_count_around_a_semi_join(self, owner: SampleOwner) -> None:
+        def semi_joined(published: OwnerSchema) -> Scan:
+            numbers, things = _table(published, "numbers"), _table(published, "things")
+            inner = Scan(things, (), (Comparison("id", "<", "50", "integer"),))
+            return replace(_reduced(numbers, "id", "id", inner), columns=(), limit=20)
+
+        async def count(snapshot: Snapshot, published: OwnerSchema) -> int:
+            return sum(b.rows for b in await _batches(snapshot, semi_joined(published)))
+
+        if self._joins(owner):
+            assert _with_snapshot(owner, count) == 20
+
+    def _joins(self, owner: SampleOwner) -> bool:
+        """Tell whether the adapter says that it joins; one that does not has to be named so."""
+
+        async def said(adapter: Adapter) -> bool:
+            await adapter.schema()
+            return adapter.capabilities.semi_joins
+
+        joins = _with_adapter(owner, said)
+        assert joins is ("semi-join" not in self.cannot)
+        return joins
+
     # --- predicates ----------------------------------------------------------------------------
 
     @pytest.mark.parametrize(
@@ -355,7 +417,7 @@ class AdapterConformance:
                 taken[name] = taken.get(name, False) or adapter.supports(table, predicate)
             return {name for name, ever in taken.items() if not ever}
 
-        assert _with_adapter(owner, never_taken) == set(self.cannot)
+        assert _with_adapter(owner, never_taken) == set(self.cannot) - {"semi-join"}
 
     def test_takes_no_predicate_it_cannot_read(self, owner: SampleOwner) -> None:
         strange: tuple[Predicate, ...] = (
@@ -707,6 +769,21 @@ def _takes_keys(owner: SampleOwner, published: OwnerSchema, column: str) -> bool
 async def _supports(adapter: Adapter, table: Table, predicate: Predicate) -> bool:
     await adapter.schema()
     return adapter.supports(table, predicate)
+
+
+def _reduced(table: Table, column: str, source_column: str, source: Scan) -> Scan:
+    """Read the key of a table where a column is among those of another scan."""
+    semi_join = SemiJoin(column, source_column, source)
+    return Scan(table, (table.column("id"),), semi_joins=(semi_join,))
+
+
+def _asking(
+    query: Callable[[OwnerSchema], Scan],
+) -> Callable[[Snapshot, OwnerSchema], Awaitable[list[Row]]]:
+    async def ask(snapshot: Snapshot, published: OwnerSchema) -> list[Row]:
+        return await _rows(snapshot, query(published))
+
+    return ask
 
 
 def _number_key(value: int, type_: str) -> bytes:
