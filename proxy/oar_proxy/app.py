@@ -134,6 +134,7 @@ async def open_application(
             drafts=DraftStage(drafter, settings.drafter),
             limits=settings.limits,
         )
+        stack.push_async_callback(pipeline.settle)
         refresher = Refresher(settings, adapters, gate, admin, pipeline)
         report("reading the owners' schemas")
         await refresher.refresh()

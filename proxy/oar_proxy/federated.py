@@ -402,8 +402,10 @@ class Federated:
         *,
         in_chunks: bool,
     ) -> Execution:
-        """Ask the federation; what comes in chunks is closed with the stack."""
+        """Ask the federation; what comes in chunks, or is not settled yet, ends with the stack."""
         execution = await self._federation.execute(prepared, link, parameters, in_chunks=in_chunks)
+        if execution.settled is not None:
+            stack.push_async_callback(asyncio.wait, (execution.settled,))
         if execution.more is not None:
             stack.push_async_callback(execution.more.close)
         return execution

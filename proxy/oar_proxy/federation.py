@@ -7,6 +7,7 @@ other does it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -107,12 +108,16 @@ class Execution:
     ``sql`` takes the client's parameters first (as many as the guard has, when
     ``client_parameters``), then ``parameters``. With ``more`` these are its first rows only: the
     answer is what ``sql`` gives with each chunk, one after another.
+
+    ``settled`` is done once nothing is held at an owner and the outcome is on the ledger. It fails
+    never; the hub may evaluate meanwhile, and the client is not told before that it is over.
     """
 
     sql: str
     parameters: tuple[Parameter, ...] = ()
     client_parameters: bool = True
     more: Chunks | None = field(default=None, repr=False, compare=False)
+    settled: asyncio.Task[None] | None = field(default=None, repr=False, compare=False)
 
 
 class Federation(Protocol):

@@ -12,6 +12,7 @@ import struct
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -115,6 +116,7 @@ class Pipeline:
         self._drafts = drafts
         self._limits = limits
         self._readings: OrderedDict[tuple[object, ...], Reading] = OrderedDict()
+        self._settling: set[asyncio.Task[None]] = set()
         self._views: set[bytes] = set()
         self._words: frozenset[bytes] = _ALWAYS_OURS
         self._all_suspect = False
@@ -413,16 +415,18 @@ class Pipeline:
             interleaves = self._adapters[plan.whole.owner].capabilities.interleaves
             if interleaves and statement.parsed.kind == "SelectStmt":
                 return await self._passed_on(plan, plan.whole, plan.whole_query, link)
-        gathered, closing = await self._run(plan, link)
+        gathered, settled = await self._run(plan, link)
+        if explained is not None:
+            return replace(self._explained(plan, gathered, explained), settled=settled)
+        whole = None
+        if plan.whole is not None and plan.whole_query is not None:
+            whole = (plan.whole, plan.whole_query.outputs)
         try:
-            if explained is not None:
-                return self._explained(plan, gathered, explained)
-            whole = None
-            if plan.whole is not None and plan.whole_query is not None:
-                whole = (plan.whole, plan.whole_query.outputs)
-            return await answers.answer(statement, gathered, whole, len(arguments), link)
-        finally:
-            await closing
+            execution = await answers.answer(statement, gathered, whole, len(arguments), link)
+        except BaseException:
+            await asyncio.wait((settled,))
+            raise
+        return replace(execution, settled=settled)
 
     async def _passed_on(
         self, plan: Plan, whole: Whole, query: Statement, link: HubLink
@@ -547,7 +551,7 @@ class Pipeline:
     async def _run(
         self, plan: Plan, link: HubLink, give: Callable[[Rows], Awaitable[None]] | None = None
     ) -> _Ran:
-        """Ask the owners. The task writes the outcome while the answer is made: await it."""
+        """Ask the owners; the task is `Execution.settled`."""
         state = plan.statement.state
         progress = state.enabled("oar.progress")
 
@@ -568,18 +572,21 @@ class Pipeline:
         sqlstate = QueryCanceled.sqlstate
         finished: list[StepOutcome] = []
         try:
-            gathered = await run(
-                plan,
-                ask,
-                slots=self._slots,
-                adapters=self._adapters,
-                gate=self._gate,
-                limits=self._limits,
-                seconds=_timeout(state, self._limits),
-                progress=report,
-                finished=finished,
-                give=give,
-            )
+            async with AsyncExitStack() as held:
+                gathered = await run(
+                    plan,
+                    ask,
+                    slots=self._slots,
+                    adapters=self._adapters,
+                    gate=self._gate,
+                    limits=self._limits,
+                    seconds=_timeout(state, self._limits),
+                    progress=report,
+                    finished=finished,
+                    held=held,
+                    give=give,
+                )
+                open_still = held.pop_all()
             sqlstate = SUCCESS
         except OarError as error:
             sqlstate = error.sqlstate
@@ -601,7 +608,27 @@ class Pipeline:
                 sqlstate=sqlstate,
                 milliseconds=round((time.monotonic() - started) * 1000, 1),
             )
-        return gathered, asyncio.create_task(self._close(ask, sqlstate, finished))
+        settled = asyncio.create_task(self._settle(open_still, ask, finished))
+        self._settling.add(settled)
+        settled.add_done_callback(self._settling.discard)
+        return gathered, settled
+
+    async def settle(self) -> None:
+        """Wait until nothing that was asked holds anything at an owner, or lacks its outcome."""
+        if self._settling:
+            await asyncio.wait(self._settling)
+
+    async def _settle(
+        self, held: AsyncExitStack, ask: Ask, finished: Sequence[StepOutcome]
+    ) -> None:
+        """Let go of the owners and write the outcome of an ask that has all its rows."""
+        closing = asyncio.create_task(held.aclose())
+        await self._close(ask, SUCCESS, finished)
+        await asyncio.wait((closing,))
+        error = closing.exception()
+        if error is not None:
+            # Whatever it was, the rows are there; and its text may quote them.
+            log.warning("snapshot not closed", ask=str(ask.id), error=type(error).__name__)
 
     async def _close(self, ask: Ask, sqlstate: str, finished: Sequence[StepOutcome]) -> None:
         try:
@@ -616,7 +643,7 @@ def _permit(_principal: str, _reduction: str) -> bool:
 
 
 _Ran = tuple[Gathered, asyncio.Task[None]]
-"""Rows of owners, and the task that writes the outcome meanwhile."""
+"""Rows of owners, and the task that lets go of them and writes the outcome."""
 
 
 @dataclass(slots=True)
@@ -636,11 +663,9 @@ class _Rest:
     async def last(self) -> Execution:
         """Make the chunk of what is left, once nothing more comes."""
         self.over = True
-        gathered, closing = self.stream.result
-        try:
-            return self.chunk(gathered.of(WHOLE))
-        finally:
-            await closing
+        gathered, settled = self.stream.result
+        await asyncio.wait((settled,))
+        return self.chunk(gathered.of(WHOLE))
 
     async def close(self) -> None:
         await self.stream.close()

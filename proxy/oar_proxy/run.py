@@ -158,15 +158,19 @@ async def run(
     seconds: float,
     progress: Callable[[str], None],
     finished: list[StepOutcome],
+    held: AsyncExitStack,
     give: Callable[[Rows], Awaitable[None]] | None = None,
 ) -> Gathered:
     """Ask the owners; ``seconds`` is for all of it. Raises ``OarError``.
 
+    Snapshots and places at owners are entered on ``held``, which the caller closes, on every path.
     Outcomes of steps that are not on the ledger yet are left in ``finished``, also on failure.
     With ``give``, rows of a whole statement that are more than a chunk are given away in chunks,
     as they come; what is returned is the last chunk then. It returns when there is room for more.
     """
-    runner = _Runner(plan, slots, adapters, gate, ask, limits, seconds, progress, finished, give)
+    runner = _Runner(
+        plan, slots, adapters, gate, ask, limits, seconds, progress, finished, held, give
+    )
     try:
         async with asyncio.timeout(seconds):
             return await runner.run()
@@ -190,6 +194,7 @@ class _Runner:
     seconds: float
     progress: Callable[[str], None]
     finished: list[StepOutcome]
+    held: AsyncExitStack
     give: Callable[[Rows], Awaitable[None]] | None = None
     passing: bool = False
     gathered: Gathered = field(default_factory=Gathered)
@@ -198,12 +203,12 @@ class _Runner:
 
     async def run(self) -> Gathered:
         try:
-            async with self.slots.hold(self._owners()), AsyncExitStack() as stack:
-                self.sessions = _Sessions(stack, self.adapters, self.gate, self.seconds)
-                if self.plan.whole is not None:
-                    await self._run_whole()
-                else:
-                    await self._run_steps()
+            await self.held.enter_async_context(self.slots.hold(self._owners()))
+            self.sessions = _Sessions(self.held, self.adapters, self.gate, self.seconds)
+            if self.plan.whole is not None:
+                await self._run_whole()
+            else:
+                await self._run_steps()
         except BaseExceptionGroup as failures:
             raise _first(failures) from failures
         return self.gathered
