@@ -662,3 +662,41 @@ def test_leaves_nothing_behind_in_a_connection(catalog_owner):
         return found
 
     assert run(ask) == [(b"pg_catalog on oar UTC",)]
+
+
+def test_an_altered_column_is_another_query_on_every_connection(catalog_owner, postgres_owner):
+    """What a connection prepared for the column as it was must not answer for what it is now."""
+
+    async def ask():
+        adapter = open_adapter(catalog_owner, {"pool_size": "2"})
+
+        async def published():
+            tables = (await adapter.schema()).tables
+            table = next(t for t in tables if t.name == "turning")
+            return Scan(table, table.columns)
+
+        async def both(query):
+            async with adapter.snapshot(10) as one, adapter.snapshot(10) as other:
+                for snapshot in (one, other):
+                    batches = [b async for b in snapshot.run(Authorized(query, 1))]
+                    yield [tuple(column) for batch in batches for column in batch.columns]
+
+        with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
+            connection.execute("CREATE TABLE turning AS SELECT 7::int8 AS n")
+            connection.execute("GRANT SELECT ON turning TO PUBLIC")
+            try:
+                before = await published()
+                first = [found async for found in both(before)]
+                connection.execute("ALTER TABLE turning ALTER n TYPE int4")
+                with pytest.raises(OwnerError) as caught:
+                    await rows_of(adapter, before)
+                second = [found async for found in both(await published())]
+            finally:
+                connection.execute("DROP TABLE turning")
+        await adapter.close()
+        return first, caught.value.kind, second
+
+    first, kind, second = run(ask)
+    assert first == [[(struct.pack("!q", 7),)]] * 2
+    assert kind is OwnerErrorKind.SCHEMA_CHANGED
+    assert second == [[(struct.pack("!i", 7),)]] * 2

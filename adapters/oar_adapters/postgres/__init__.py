@@ -41,6 +41,7 @@ from oar_adapters.interface import (
 )
 from oar_adapters.postgres import schema as catalog
 from oar_adapters.postgres import sql
+from oar_adapters.postgres.portal import Connection, Portal
 from oar_adapters.predicates import TEXTS, Leaf, agreement, comparable, pattern_is_complete
 
 BATCH_ROWS: Final = 5000
@@ -271,7 +272,7 @@ class PostgresAdapter:
         return _leaf_agreement(column, leaf)
 
     @asynccontextmanager
-    async def _transaction(self, seconds: float) -> AsyncIterator[tuple[asyncpg.Connection, float]]:
+    async def _transaction(self, seconds: float) -> AsyncIterator[tuple[Connection, float]]:
         """Hold one connection in a read-only transaction until the deadline (loop time)."""
         deadline = asyncio.get_running_loop().time() + seconds
         with _translated("connecting"):
@@ -294,6 +295,7 @@ class PostgresAdapter:
                     min_size=0,
                     max_size=self._pool_size,
                     timeout=self._connect_timeout,
+                    connection_class=Connection,
                     server_settings=SETTINGS,
                     init=_prepare,
                     # Every transaction is rolled back, and with it whatever it had set.
@@ -305,7 +307,7 @@ class PostgresAdapter:
 class PostgresSnapshot:
     """One connection inside its transaction. See :class:`~oar_adapters.interface.Snapshot`."""
 
-    def __init__(self, connection: asyncpg.Connection, deadline: float) -> None:
+    def __init__(self, connection: Connection, deadline: float) -> None:
         self._connection = connection
         self._deadline = deadline
 
@@ -327,14 +329,13 @@ class PostgresSnapshot:
                 yield Batch((), await self._count(text, keys))
             return
         with _translated("running a query"):
-            prepared = await self._connection.prepare(text, timeout=_left(self._deadline))
-            _check_types(prepared, types)
-            cursor = await prepared.cursor(*keys, timeout=_left(self._deadline))
+            portal = self._connection.portal(text, keys)
+            _check_types(await portal.open(_left(self._deadline)), types)
         first = True
         due = BATCH_ROWS
         while True:
             with _translated("running a query"):
-                rows = await cursor.fetch(due, timeout=_left(self._deadline))
+                rows = await self._fetch(portal, due)
             if first and len(rows) == BATCH_ROWS and _in_blocks(asked):
                 blocks = await self._blocks(asked, text)
                 if blocks:
@@ -347,6 +348,14 @@ class PostgresSnapshot:
             if len(rows) < due:
                 return
             due = _fitting(rows)
+
+    async def _fetch(self, portal: Portal, rows: int) -> list[asyncpg.Record]:
+        try:
+            return await portal.fetch(rows, _left(self._deadline))
+        except asyncpg.InvalidCachedStatementError:
+            # By the time this is asked again, other types may have been published.
+            await self._connection.reload_schema_state()
+            raise
 
     async def _blocks(self, asked: Scan, text: str) -> int:
         """How many blocks a table has; 0 where an index, or no table, is read."""
@@ -371,11 +380,12 @@ class PostgresSnapshot:
         0.45 s to pack them. The rows of the first batch are read twice.
         """
         received = 0
+        text = sql.packed_scan(asked)
         for start in range(0, blocks, BLOCKS_A_BATCH):
             last = start + BLOCKS_A_BATCH
-            text = sql.packed_scan(asked, start, last if last < blocks else None)
+            extent = sql.block(start), sql.block(last if last < blocks else sql.MAX_BLOCK)
             with _translated("running a query"):
-                row = await self._connection.fetchrow(text, timeout=_left(self._deadline))
+                row = await self._connection.fetchrow(text, *extent, timeout=_left(self._deadline))
             count = int.from_bytes(row[0], "big")
             if not count:
                 continue
@@ -426,7 +436,7 @@ def _leaf_agreement(column: Column, leaf: Leaf) -> Agreement:
     return Agreement.EXACT if usable else Agreement.NONE
 
 
-async def _undecoded(connection: asyncpg.Connection) -> None:
+async def _undecoded(connection: Connection) -> None:
     """Pass binary cells through as they are; asyncpg knows these types without asking."""
     for name in CODECS.values():
         await connection.set_type_codec(
@@ -434,7 +444,7 @@ async def _undecoded(connection: asyncpg.Connection) -> None:
         )
 
 
-async def _prepare(connection: asyncpg.Connection) -> None:
+async def _prepare(connection: Connection) -> None:
     """Set up a new connection."""
     await _undecoded(connection)
     # Else a query runs on at the owner when the proxy is gone. Since PostgreSQL 14, and not on
@@ -443,7 +453,7 @@ async def _prepare(connection: asyncpg.Connection) -> None:
         await connection.execute("SET client_connection_check_interval = '1s'")
 
 
-async def _nothing(_connection: asyncpg.Connection) -> None:
+async def _nothing(_connection: Connection) -> None:
     pass
 
 
@@ -466,7 +476,7 @@ def _begin(seconds: float) -> str:
     )
 
 
-async def _end(pool: asyncpg.Pool, connection: asyncpg.Connection) -> None:
+async def _end(pool: asyncpg.Pool, connection: Connection) -> None:
     """Roll back and give the connection back, or hang up where that cannot be had."""
     try:
         await connection.execute("ROLLBACK", timeout=ROLLBACK_SECONDS)
@@ -480,7 +490,7 @@ async def _end(pool: asyncpg.Pool, connection: asyncpg.Connection) -> None:
         await pool.release(connection)
 
 
-def _hang_up(connection: asyncpg.Connection) -> None:
+def _hang_up(connection: Connection) -> None:
     # asyncpg raises when the connection is already gone.
     with suppress(asyncpg.InterfaceError):
         connection.terminate()
@@ -525,13 +535,12 @@ def _reason(sqlstate: str) -> tuple[OwnerErrorKind, str]:
     return OwnerErrorKind.REFUSED, f"the owner's database reported an error ({sqlstate})"
 
 
-def _check_types(prepared: asyncpg.prepared_stmt.PreparedStatement, types: Sequence[str]) -> None:
+def _check_types(sent: Sequence[str], types: Sequence[str]) -> None:
     """Compare what the owner is about to send with what was published.
 
     Raises :class:`OwnerError` when a column has another type by now: undecoded bytes of another
     type would be another value.
     """
-    sent = [attribute.type.name for attribute in prepared.get_attributes()]
     due = [CODECS[base_type(type_)] if is_binary(type_) else "text" for type_ in types]
     if sent != due:
         raise OwnerError(
@@ -540,7 +549,7 @@ def _check_types(prepared: asyncpg.prepared_stmt.PreparedStatement, types: Seque
 
 
 async def _discovered(
-    connection: asyncpg.Connection,
+    connection: Connection,
     schemas: Sequence[str],
     tables: Sequence[str],
     deadline: float,

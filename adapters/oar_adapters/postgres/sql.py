@@ -74,6 +74,9 @@ Each has one text form a value under the settings of our connections, which the 
 everything from extensions are published as ``text``.
 """
 
+MAX_BLOCK: Final = 2**32 - 1
+"""No block of a table has a number as high."""
+
 _MODIFIER: Final = re.compile(r"\(\d{1,5}(,-?\d{1,4})?\)")
 
 _SPELLINGS: Final = {"character": "bpchar", "bit": '"bit"'}
@@ -197,15 +200,13 @@ def once(query: Scan) -> str:
     return "DISTINCT " if query.distinct and query.columns and exact else ""
 
 
-def packed_scan(query: Scan, first_block: int, last_block: int | None) -> str:
+def packed_scan(query: Scan) -> str:
     """Write a scan of some blocks of a table whose columns come as one array each, with their size.
 
-    ``last_block`` is the first one left out; None: to the end.
+    Parameters are the first block and the first one left out, each as :func:`block` writes it.
     """
     conditions = [condition(query.table, predicate) for predicate in query.predicates]
-    conditions.append(f"ctid >= '({first_block:d},0)'::tid")
-    if last_block is not None:
-        conditions.append(f"ctid < '({last_block:d},0)'::tid")
+    conditions += ["ctid >= $1::varchar::tid", "ctid < $2::varchar::tid"]
     arrays = [
         f"pg_catalog.array_send(pg_catalog.array_agg({cell_of(value_of(column), column.type)}))"
         for column in query.columns
@@ -214,6 +215,11 @@ def packed_scan(query: Scan, first_block: int, last_block: int | None) -> str:
         f"SELECT pg_catalog.count(*), {', '.join(arrays)} FROM {relation(query.table)} "
         f"WHERE {' AND '.join(conditions)}"
     )
+
+
+def block(number: int) -> bytes:
+    """Write the address of a block's first row."""
+    return b"(%d,0)" % number
 
 
 def statement(query: Statement) -> str:

@@ -1,0 +1,44 @@
+"""Rows of one query in as few round trips as the protocol needs.
+
+asyncpg's own cursors take three for the first row: one each to prepare, to bind and to fetch. Here
+a query is bound and fetched in one, and a query that its connection ran before is not prepared
+again. Built on the base class of asyncpg's cursors, so the versions that fit are in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+from asyncpg.cursor import BaseCursor
+
+# asyncpg has no types, hence what mypy ignores here.
+
+
+class Connection(asyncpg.Connection):  # type: ignore[misc]
+    """A connection to an owner, whose prepared statements outlive a transaction."""
+
+    def portal(self, text: str, arguments: Sequence[Any]) -> Portal:
+        """Make the portal of one query, within a transaction."""
+        return Portal(self, text, None, arguments, None)
+
+
+class Portal(BaseCursor):  # type: ignore[misc]
+    """The rows of one query: ``open`` it, then ``fetch`` until fewer rows come than were asked for.
+
+    Both raise asyncpg's errors. A table that was altered may have made the statement unusable
+    (``InvalidCachedStatementError``): `Connection.reload_schema_state` has all of them forgotten.
+    """
+
+    async def open(self, timeout: float) -> list[str]:  # noqa: ASYNC109 - asyncpg's name for it
+        """Prepare the query, unless that was done before; return its columns' ``pg_type`` names."""
+        self._state = await self._connection._get_statement(self._query, timeout, named=True)
+        self._state.attach()
+        return [attribute.type.name for attribute in self._state._get_attributes()]
+
+    async def fetch(self, rows: int, timeout: float) -> list[asyncpg.Record]:  # noqa: ASYNC109
+        """Return up to so many rows more."""
+        step = self._bind_exec if self._portal_name is None else self._exec
+        fetched: list[asyncpg.Record] = await step(rows, timeout)
+        return fetched
