@@ -34,19 +34,13 @@ from oar_proxy.federation import (
     Prepared,
 )
 from oar_proxy.hublink import SUCCEEDED, HubChannel, SessionLink, Settling, Step
+from oar_proxy.sessionstate import SessionState
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Expected, HubConfused, Kind
 from oar_proxy.wire.messages import Bind, Parse
 
 T = TypeVar("T")
 
-_TEXT_OID: Final = 25
-
-_IDENTIFY: Final = (
-    "SELECT c.statement, pg_catalog.current_setting('client_encoding')"
-    " FROM pg_catalog.pg_cursors c WHERE c.name OPERATOR(pg_catalog.=) $1"
-)
-_ENCODING: Final = "SELECT pg_catalog.current_setting('client_encoding')"
 _STATEMENTS: Final = "SELECT s.name FROM pg_catalog.pg_prepared_statements s"
 
 _FAILING: Final = b"SELECT $0"
@@ -59,7 +53,7 @@ _PRUNE_AT: Final = 256
 """Remembered statements past which the hub is asked which of them still exist: drivers that
 deallocate by SQL would make the memory grow with every statement they prepare."""
 
-SAFE_ENCODINGS: Final = frozenset({b"UTF8", b"SQL_ASCII"})
+SAFE_ENCODINGS: Final = frozenset({"UTF8", "SQL_ASCII"})
 """Client encodings under which the hub takes our UTF-8 as it is."""
 
 _log = structlog.get_logger("oar.statement")
@@ -334,12 +328,12 @@ class Federated:
         """Execute a portal that may be ours."""
         async with _Reported(self, "extended") as log_line, AsyncExitStack() as stack:
             link = SessionLink(self._channel)
-            found = await link.query(_IDENTIFY, (Parameter(_TEXT_OID, 0, name),))
+            text = await link.portal_statement(name)
             portal = self._portals.get(name)
-            if portal is None or not found or found[0][0] != portal.statement.guard:
+            if portal is None or text is None or text != portal.statement.guard:
                 self._channel.request(Expected(Kind.EXECUTE), raw)
                 return
-            _require_safe(found[0][1])
+            _require_safe(await link.state())
             parameters = portal.parameters()
             prepared, in_chunks = portal.statement.prepared, messages.decode_execute(raw)[1] == 0
             execution = await self._ask(
@@ -542,7 +536,7 @@ class Federated:
         if (outcome := await settled) != SUCCEEDED:
             log_line.write(outcome)
             return False
-        _require_safe((await link.query(_ENCODING))[0][0])
+        _require_safe(await link.state())
         async with AsyncExitStack() as stack:
             execution = await self._ask(self._execute(prepared, link, (), stack, in_chunks=True))
             self._bind(self._name, execution, (), ())
@@ -694,8 +688,8 @@ async def _outcome(settled: asyncio.Future[str]) -> str:
     return await settled
 
 
-def _require_safe(encoding: bytes | None) -> None:
-    if encoding not in SAFE_ENCODINGS:
+def _require_safe(state: SessionState) -> None:
+    if state.settings["client_encoding"] not in SAFE_ENCODINGS:
         raise FeatureNotSupported(
             "statement over owners' tables not run: client_encoding is not UTF8",
             hint="SET client_encoding TO 'UTF8'",

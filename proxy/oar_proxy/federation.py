@@ -7,12 +7,16 @@ other does it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from oar_adapters.interface import Cell
+
+from oar_proxy.sessionstate import SessionState
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,14 @@ class HubLink(Protocol):
 
         Returns the parameter types the hub inferred. Raises :class:`HubRejected`.
         """
+        ...
+
+    async def state(self) -> SessionState:
+        """Return the session's state, which is asked for once, at most. Raises as `query`."""
+        ...
+
+    def learn(self, cell: Cell) -> SessionState:
+        """Take in what ``SESSION_STATE`` gave, where it was asked for along with something else."""
         ...
 
     def notice(self, message: str, *, detail: str | None = None) -> None:

@@ -14,8 +14,16 @@ from typing import Final
 from oar_adapters.interface import Cell
 
 from oar_proxy.federation import HubRejected, Parameter
+from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, Kind
+
+_TEXT_OID: Final = 25
+
+_PORTAL: Final = (
+    f"SELECT c.statement, {SESSION_STATE}"
+    " FROM pg_catalog.pg_cursors c WHERE c.name OPERATOR(pg_catalog.=) $1"
+)
 
 
 class HubChannel:
@@ -192,6 +200,7 @@ class SessionLink:
         self._name = channel.question_name
         self._text = text
         self._shift = shift
+        self._state: SessionState | None = None
 
     async def query(self, sql: str, parameters: Sequence[Parameter] = ()) -> list[tuple[Cell, ...]]:
         """Run one statement in the client's session; the rows come as text cells."""
@@ -202,6 +211,27 @@ class SessionLink:
         self._close(exchange)
         await self._answer(exchange)
         return exchange.rows
+
+    async def state(self) -> SessionState:
+        """Return the session's state. See :class:`~oar_proxy.federation.HubLink`."""
+        if self._state is None:
+            ((cell,),) = await self.query(f"SELECT {SESSION_STATE}")
+            return self.learn(cell)
+        return self._state
+
+    def learn(self, cell: Cell) -> SessionState:
+        """Take in a state that was asked for along with something else."""
+        self._state = SessionState.read(cell)
+        return self._state
+
+    async def portal_statement(self, portal: bytes) -> Cell:
+        """Return the text a portal runs, None when there is none; and learn the session's state."""
+        found = await self.query(_PORTAL, (Parameter(_TEXT_OID, 0, portal),))
+        if not found:
+            return None
+        ((text, state),) = found
+        self.learn(state)
+        return text
 
     async def check(self, sql: str, parameter_oids: Sequence[int] = ()) -> tuple[int, ...]:
         """Parse and Bind without executing; returns the types of the parameters."""

@@ -44,14 +44,13 @@ from oar_proxy.plan import Plan
 from oar_proxy.pushdown import Whole, whole_statement
 from oar_proxy.question import Question
 from oar_proxy.run import WHOLE, Gathered, OwnerSlots, Rows, run
+from oar_proxy.sessionstate import SessionState
 from oar_proxy.settings import Limits
 from oar_proxy.sqltree import Edit, ast, quote_identifier, quote_literal
 from oar_proxy.statement import (
     FederatedStatement,
-    SessionState,
     derived_call,
     guard_text,
-    look,
     recognise,
 )
 from oar_proxy.stream import Stream
@@ -367,7 +366,7 @@ class Pipeline:
         """
         if statement.seen_through is link:
             return statement
-        state = await look(link)
+        state = await link.state()
         path = state.settings.get("search_path")
         same_catalog = statement.catalog.version == self.catalog.version
         if same_catalog and statement.state.settings.get("search_path") == path:

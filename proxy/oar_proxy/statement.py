@@ -8,7 +8,7 @@ comes out is one text with the places of every occurrence of a published table i
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,80 +18,15 @@ from oar_proxy.drafters import Draft
 from oar_proxy.errors import (
     FeatureNotSupported,
     InternalError,
-    InvalidSetting,
     LimitExceeded,
     ReadOnly,
 )
 from oar_proxy.federation import HubLink
+from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.sqltree import Call, Edit, Parsed, Relation, quote_identifier, quote_literal
 
 MAX_VIEW_DEPTH: Final = 16
 """Views on views are expanded this deep; PostgreSQL itself refuses cycles."""
-
-_SETTINGS: Final = (
-    "TimeZone",
-    "DateStyle",
-    "IntervalStyle",
-    "search_path",
-    "extra_float_digits",
-    "bytea_output",
-    "statement_timeout",
-    "client_min_messages",
-    "standard_conforming_strings",
-    "oar.progress",
-    "oar.max_keys",
-    "oar.reduction",
-)
-"""Settings of the session that change what a statement means, or how it is run."""
-
-
-_BOOLEANS: Final = {
-    **dict.fromkeys(("on", "true", "yes", "1"), True),
-    **dict.fromkeys(("", "off", "false", "no", "0"), False),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class SessionState:
-    """The client's hub session as it is now. ``principal`` is the role that logged in."""
-
-    principal: str
-    settings: Mapping[str, str]
-
-    def enabled(self, name: str) -> bool:
-        """Tell whether a boolean ``oar.…`` setting is on. Raises ``InvalidSetting``."""
-        value = self.settings.get(name, "").lower()
-        if value not in _BOOLEANS:
-            raise InvalidSetting(
-                f'invalid value for parameter "{name}": a boolean is needed',
-                hint=f"SET {name} = on, or off",
-            )
-        return _BOOLEANS[value]
-
-    def one_of(self, name: str, values: Sequence[str]) -> str:
-        """Return an ``oar.…`` setting that is one of some words, the first unless set.
-
-        Raises as `enabled`.
-        """
-        value = self.settings.get(name, "").lower() or values[0]
-        if value not in values:
-            raise InvalidSetting(
-                f'invalid value for parameter "{name}": one of {", ".join(values)} is needed',
-                hint=f"SET {name} = '{values[0]}', or RESET {name}",
-            )
-        return value
-
-    def count(self, name: str) -> int | None:
-        """Return a number an ``oar.…`` setting holds, None when unset. Raises as `enabled`."""
-        value = self.settings.get(name, "")
-        if not value:
-            return None
-        if not value.isascii() or not value.isdigit():
-            raise InvalidSetting(
-                f'invalid value for parameter "{name}": a whole number from 0 is needed',
-                hint=f"SET {name} = 1000, or RESET {name}",
-            )
-        return int(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +120,7 @@ async def recognise(
         return None
     drafts: list[Draft] = []
     if any(call.name == "oar_ask" for call in parsed.calls):
-        parsed, drafts = await _draft_questions(parsed, await look(link), draft)
+        parsed, drafts = await _draft_questions(parsed, await link.state(), draft)
     parsed, state, resolved = await _for_guards(parsed, link, catalog)
     guard_sql = parsed.text
     parsed, state, resolved = await _expand_views(parsed, state, resolved, link, catalog)
@@ -215,12 +150,6 @@ async def guard_text(text: str, link: HubLink, catalog: Catalog) -> str:
     """Return the text the hub can check in the place of one statement (see `Recognised`)."""
     parsed, _, _ = await _for_guards(_parse_one(text), link, catalog)
     return parsed.text
-
-
-async def look(link: HubLink) -> SessionState:
-    """Ask the session for its settings now."""
-    state, _ = await _look(link, ())
-    return state
 
 
 def _parse_one(text: str) -> Parsed:
@@ -373,43 +302,33 @@ async def _look(
     link: HubLink, names: Sequence[tuple[str | None, str]]
 ) -> tuple[SessionState, _Resolved]:
     """Ask the client's session what names mean there, and for its settings, in one round trip."""
-    settings = ", ".join(
-        f"'{name}', pg_catalog.current_setting('{name}', true)" for name in _SETTINGS
+    if not names:
+        return await link.state(), {}
+    spelled = ", ".join(
+        quote_literal(".".join(quote_identifier(part) for part in name if part is not None))
+        for name in names
     )
-    relations = "NULL"
-    if names:
-        spelled = ", ".join(
-            quote_literal(".".join(quote_identifier(part) for part in name if part is not None))
-            for name in names
-        )
-        relations = f"""(SELECT pg_catalog.json_agg(pg_catalog.json_build_object(
-            'number', u.number, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
-            'definition', CASE WHEN c.relkind = 'v' AND n.nspname NOT IN
-                ('pg_catalog', 'information_schema', 'oar')
-                THEN oar_internal.view_definition(c.oid) END,
-            'columns', (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.attname,
-                pg_catalog.format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
-                FROM pg_catalog.pg_attribute a
-                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-            'collates', EXISTS (SELECT FROM pg_catalog.pg_attribute a
-                JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
-                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT (l.collnamespace
-                    = 'pg_catalog'::pg_catalog.regnamespace AND l.collname IN
-                    ('default', 'C', 'POSIX', 'ucs_basic', 'pg_c_utf8')))))
-            FROM ROWS FROM (pg_catalog.unnest(ARRAY[{spelled}]::pg_catalog.text[]))
-                WITH ORDINALITY AS u(name, number)
-            JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(u.name)
-            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace)"""
-    rows = await link.query(
-        "SELECT pg_catalog.json_build_object('principal', session_user, 'settings', "
-        f"pg_catalog.json_build_object({settings}), 'relations', {relations})::pg_catalog.text"
-    )
-    cell = rows[0][0]
-    assert cell is not None
-    answer = json.loads(cell)
-    values = {name: value for name, value in answer["settings"].items() if value is not None}
-    resolved = {names[item["number"] - 1]: item for item in answer["relations"] or ()}
-    return SessionState(answer["principal"], values), resolved
+    relations = f"""(SELECT pg_catalog.json_agg(pg_catalog.json_build_object(
+        'number', u.number, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
+        'definition', CASE WHEN c.relkind = 'v' AND n.nspname NOT IN
+            ('pg_catalog', 'information_schema', 'oar')
+            THEN oar_internal.view_definition(c.oid) END,
+        'columns', (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.attname,
+            pg_catalog.format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
+            FROM pg_catalog.pg_attribute a
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+        'collates', EXISTS (SELECT FROM pg_catalog.pg_attribute a
+            JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT (l.collnamespace
+                = 'pg_catalog'::pg_catalog.regnamespace AND l.collname IN
+                ('default', 'C', 'POSIX', 'ucs_basic', 'pg_c_utf8')))))
+        FROM ROWS FROM (pg_catalog.unnest(ARRAY[{spelled}]::pg_catalog.text[]))
+            WITH ORDINALITY AS u(name, number)
+        JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(u.name)
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace)"""
+    ((state, listed),) = await link.query(f"SELECT {SESSION_STATE}, {relations}::pg_catalog.text")
+    resolved = {} if listed is None else {names[i["number"] - 1]: i for i in json.loads(listed)}
+    return link.learn(state), resolved
 
 
 def _sort_relations(

@@ -1,0 +1,94 @@
+"""What the proxy wants to know of a client's hub session: who logged in, and settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from oar_adapters.interface import Cell
+
+from oar_proxy.errors import InvalidSetting
+
+_SETTINGS: Final = (
+    "client_encoding",
+    "TimeZone",
+    "DateStyle",
+    "IntervalStyle",
+    "search_path",
+    "extra_float_digits",
+    "bytea_output",
+    "statement_timeout",
+    "client_min_messages",
+    "standard_conforming_strings",
+    "oar.progress",
+    "oar.max_keys",
+    "oar.reduction",
+)
+"""Settings of the session that change what a statement means, or how it is run."""
+
+SESSION_STATE: Final = (
+    "pg_catalog.json_build_object('principal', session_user, 'settings',"
+    " pg_catalog.json_build_object("
+    + ", ".join(f"'{name}', pg_catalog.current_setting('{name}', true)" for name in _SETTINGS)
+    + "))::pg_catalog.text"
+)
+"""An expression of SQL for the state; it has no parameter, and can be asked along with others."""
+
+_BOOLEANS: Final = {
+    **dict.fromkeys(("on", "true", "yes", "1"), True),
+    **dict.fromkeys(("", "off", "false", "no", "0"), False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """The client's hub session as it is now. ``principal`` is the role that logged in."""
+
+    principal: str
+    settings: Mapping[str, str]
+
+    @classmethod
+    def read(cls, cell: Cell) -> Self:
+        """Read what `SESSION_STATE` gave, as text."""
+        assert cell is not None
+        # It comes in the client's encoding; whoever needs that to be UTF-8 says so.
+        answer = json.loads(cell.decode(errors="replace"))
+        settings = answer["settings"].items()
+        return cls(answer["principal"], {n: value for n, value in settings if value is not None})
+
+    def enabled(self, name: str) -> bool:
+        """Tell whether a boolean ``oar.…`` setting is on. Raises ``InvalidSetting``."""
+        value = self.settings.get(name, "").lower()
+        if value not in _BOOLEANS:
+            raise InvalidSetting(
+                f'invalid value for parameter "{name}": a boolean is needed',
+                hint=f"SET {name} = on, or off",
+            )
+        return _BOOLEANS[value]
+
+    def one_of(self, name: str, values: Sequence[str]) -> str:
+        """Return an ``oar.…`` setting that is one of some words, the first unless set.
+
+        Raises as `enabled`.
+        """
+        value = self.settings.get(name, "").lower() or values[0]
+        if value not in values:
+            raise InvalidSetting(
+                f'invalid value for parameter "{name}": one of {", ".join(values)} is needed',
+                hint=f"SET {name} = '{values[0]}', or RESET {name}",
+            )
+        return value
+
+    def count(self, name: str) -> int | None:
+        """Return a number an ``oar.…`` setting holds, None when unset. Raises as `enabled`."""
+        value = self.settings.get(name, "")
+        if not value:
+            return None
+        if not value.isascii() or not value.isdigit():
+            raise InvalidSetting(
+                f'invalid value for parameter "{name}": a whole number from 0 is needed',
+                hint=f"SET {name} = 1000, or RESET {name}",
+            )
+        return int(value)
