@@ -122,16 +122,21 @@ class _OriginVerdict:
 
 
 class Gate:
-    """Decides, records and seals. Holds one policy for each owner, replaced as a whole."""
+    """Decides, records and seals. Holds one policy for each owner, replaced as a whole.
+
+    ``version`` is another number for other policies, under which verdicts may be others.
+    """
 
     def __init__(self, policies: Mapping[str, Policy], ledger: Ledger, limits: Limits) -> None:
         self._policies: Mapping[str, Policy] = MappingProxyType(dict(policies))
         self._ledger = ledger
         self._limits = limits
+        self.version = 0
 
     def replace_policies(self, policies: Mapping[str, Policy]) -> None:
         """Put other policies in force, all at once, for everything decided from now on."""
         self._policies = MappingProxyType(dict(policies))
+        self.version += 1
 
     # --- what planning asks ---
 

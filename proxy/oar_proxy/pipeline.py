@@ -76,6 +76,9 @@ MAX_SESSION_VIEWS: Final = 10_000
 MAX_READINGS: Final = 512
 """Planner's answers kept: planning tables hold no row, so they last as long as the catalog."""
 
+MAX_PLANS: Final = 128
+"""Plans kept, until owners are looked at again: what their adapters say may change then."""
+
 WHOLE_STATEMENT: Final = "whole statement"
 
 Permit = Callable[[str, str], bool]
@@ -115,6 +118,7 @@ class Pipeline:
         self._drafts = drafts
         self._limits = limits
         self._readings: OrderedDict[tuple[object, ...], Reading] = OrderedDict()
+        self._plans: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
         self._settling: set[asyncio.Task[None]] = set()
         self._views: set[bytes] = set()
         self._words: frozenset[bytes] = _ALWAYS_OURS
@@ -131,6 +135,8 @@ class Pipeline:
             found = _WORDS.findall(name.encode())
             words.update(word.lower() for word in found[:1])
             wordless = wordless or not found
+        if catalog is not self.catalog:
+            self._plans = OrderedDict()
         self._words = frozenset(words)
         # A name without a letter, such as "2024", is no word of the text: then all are suspect.
         self._all_suspect = wordless
@@ -460,13 +466,49 @@ class Pipeline:
     async def _plan(
         self, statement: FederatedStatement, arguments: Mapping[int, _Argument]
     ) -> Plan:
+        """Plan a statement, unless that was done under the same catalog, policies and settings."""
         edits = [
             Edit(start, end, arguments[number].literal)
             for number, start, end in statement.parsed.parameters
             if number in arguments
         ]
-        meaning = _meaning(statement.state)
         planning = _planning_text(statement, edits)
+        meaning = _meaning(statement.state)
+        most = statement.state.count("oar.max_keys")
+        full = statement.state.one_of("oar.reduction", ("forward", "full")) == "full"
+        if planning is None:
+            return await self._fresh_plan(statement, edits, planning, meaning, most, full=full)
+        # The planning text says what each name means and each parameter is.
+        key = (
+            statement.catalog.version,
+            self._gate.version,
+            statement.parsed.text,
+            planning,
+            most,
+            full,
+            *meaning.items(),
+        )
+        plans = self._plans  # another catalog may be published meanwhile, and then this is too old
+        plan = plans.get(key)
+        if plan is not None:
+            plans.move_to_end(key)
+            return replace(plan, statement=statement)
+        plan = await self._fresh_plan(statement, edits, planning, meaning, most, full=full)
+        plans[key] = plan
+        if len(plans) > MAX_PLANS:
+            plans.popitem(last=False)
+        return plan
+
+    async def _fresh_plan(
+        self,
+        statement: FederatedStatement,
+        edits: Sequence[Edit],
+        planning: str | None,
+        meaning: Mapping[str, str],
+        max_keys: int | None,
+        *,
+        full: bool,
+    ) -> Plan:
         capabilities = {
             owner: self._adapters[owner].capabilities
             for table in statement.tables
@@ -502,8 +544,8 @@ class Pipeline:
             adapters=self._adapters,
             gate=self._gate,
             notes=notes,
-            max_keys=statement.state.count("oar.max_keys"),
-            full=statement.state.one_of("oar.reduction", ("forward", "full")) == "full",
+            max_keys=max_keys,
+            full=full,
         )
 
     async def _read_plan(

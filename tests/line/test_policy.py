@@ -55,6 +55,32 @@ def test_keys_of_the_filtered_side_are_relayed(proxy):
     assert described["Route"] == "relay"
 
 
+def route(connection):
+    document = connection.execute(f"EXPLAIN (FORMAT json) {JOIN}").fetchone()[0]
+    return document[0]["Plan"]["Route"]
+
+
+def test_a_statement_asked_before_is_asked_under_what_holds_now(owners, new_hub, running_proxy):
+    """A plan that is kept must not outlive the policy or the setting it was made under."""
+    settings = owners.settings(new_hub(), {"south": policy(("b.k", "north", 10))})
+    settings = settings.model_copy(update={"catalog_refresh": 0.2})
+    with running_proxy(settings) as (_, dsn), psycopg.connect(dsn, autocommit=True) as client:
+        client.prepare_threshold = 0
+        for _ in range(3):
+            assert client.execute(JOIN).fetchall() == ROWS
+        assert len(disclosures(client)) == 3
+        client.execute("SET oar.max_keys = 1")
+        assert client.execute(JOIN).fetchall() == ROWS
+        client.execute("RESET oar.max_keys")
+        assert len(disclosures(client)) == 3
+        settings.owners["south"].policy.write_text(policy())
+        deadline = time.monotonic() + 30
+        while route(client) != "fan-out" and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert client.execute(JOIN).fetchall() == ROWS
+        assert len(disclosures(client)) == 3
+
+
 def test_a_forbidden_direction_turns_the_relay_round(proxy):
     client = proxy({"north": policy(("a.k", "south", 10))})
     assert client.execute(JOIN).fetchall() == ROWS
