@@ -42,19 +42,29 @@ class HubChannel:
         self.conversation = conversation
         self._to_hub = to_hub
         self._to_client = to_client
+        self._unsent: list[bytes] = []
         # Differs from session to session: the hub may be reached through another proxy.
         private = f"oar:{secrets.token_hex(4)}:".encode()
         self.question_name = private + b"question"
         self.statement_name = private + b"statement"
 
     def request(self, expected: Expected, *parts: bytes) -> None:
-        """Send one message that the hub answers."""
-        self._to_hub(parts)
+        """Send one message that the hub answers, together with others of this moment."""
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self.send)
+        self._unsent += parts
         self.conversation.sent(expected)
 
     def flush(self) -> None:
         """Make the hub send what it has answered so far."""
-        self._to_hub((messages.FLUSH,))
+        self._unsent.append(messages.FLUSH)
+        self.send()
+
+    def send(self) -> None:
+        """Write what was requested: one write, since each wakes the hub."""
+        if self._unsent:
+            parts, self._unsent = self._unsent, []
+            self._to_hub(parts)
 
     def tell(self, message: bytes) -> None:
         """Give the client a message of ours, after the answers to all that was sent before."""

@@ -89,8 +89,8 @@ class Session:
             on_copy_in=self._copy_in,
             on_ready=self._ready,
         )
-        channel = HubChannel(self.conversation, self._to_hub, self._to_client)
-        self._federated = Federated(federation, channel)
+        self._channel = HubChannel(self.conversation, self._write_to_hub, self._to_client)
+        self._federated = Federated(federation, self._channel)
         self._limits = [AUTHENTICATION_MESSAGE if code == ord("p") else 0 for code in range(256)]
         self._max_message = max_message
         self._cancel_hub = cancel_hub
@@ -378,8 +378,8 @@ class Session:
             _log.error("the hub's messages are not understood", reason=error.message, pid=self._pid)
             self.fail(InternalError("internal error: the hub's answer was not understood"))
             return
-        for part in given:
-            self._to_client(part)
+        if given:
+            self._to_client(*given)
 
     def _authentication(self, message: bytes) -> bytes:
         kind = messages.decode_authentication(message)
@@ -424,15 +424,17 @@ class Session:
     # --- writing and the pace of it --------------------------------------------------------------
 
     def _to_hub(self, parts: Sequence[bytes]) -> None:
-        if self._hub is not None and not self._ending:
-            if len(parts) == 1:
-                self._hub.write(parts[0])
-            else:
-                self._hub.writelines(parts)
+        """Pass on what the client sent, behind what was requested of the hub before."""
+        self._channel.send()
+        self._write_to_hub(parts)
 
-    def _to_client(self, content: bytes) -> None:
+    def _write_to_hub(self, parts: Sequence[bytes]) -> None:
+        if self._hub is not None and not self._ending:
+            _write(self._hub, parts)
+
+    def _to_client(self, *parts: bytes) -> None:
         if self._client is not None and not self._ending:
-            self._client.write(content)
+            _write(self._client, parts)
 
     def client_writable(self, writable: bool) -> None:
         """The client reads again, or has stopped reading: so do or do not we from the hub."""
@@ -479,6 +481,14 @@ def _limits(max_message: int) -> list[int]:
     for code in messages.LARGE_CLIENT_MESSAGES:
         limits[code] = max_message
     return limits
+
+
+def _write(transport: asyncio.Transport, parts: Sequence[bytes]) -> None:
+    """Write with one system call, if that takes it all."""
+    if len(parts) == 1:
+        transport.write(parts[0])
+    else:
+        transport.writelines(parts)
 
 
 class HubSide(asyncio.Protocol):
