@@ -38,14 +38,15 @@ test: $(STAMP) ## run the tests; ARGS="-k name" for some of them
 bench: $(STAMP) ## run a benchmark: ARGS="…", see oar bench --help
 	@$(BIN)/oar bench $(ARGS)
 
-# --universal: one lock for every platform and Python version that the package supports.
+# --universal: one lock for every platform and Python version that the package supports. Extra bench
+# is not in it: its wheels are there for some platforms only, and one column of one benchmark.
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' \
 	  --format requirements.txt --quiet
 
 lock: $(STAMP) ## write the lock files anew from pyproject.toml; ARGS=--upgrade for newer versions
 	$(BIN)/python -m pip install --quiet 'uv>=0.8,<1'
-	$(COMPILE) --all-extras --output-file requirements.lock $(ARGS)
+	$(COMPILE) --extra build --extra dev --output-file requirements.lock $(ARGS)
 	$(COMPILE) --extra build --constraint requirements.lock \
 	  --output-file docker/requirements.lock
 

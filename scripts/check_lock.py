@@ -1,7 +1,7 @@
 """Compare the lock files with pyproject.toml and each other, without a network.
 
-Every requirement of the package, its extras and its build backend has to be pinned in
-requirements.lock by a version that satisfies it, with hashes, and the lock may name no package
+Every requirement of the package, its extras build and dev and its build backend has to be pinned
+in requirements.lock by a version that satisfies it, with hashes, and the lock may name no package
 index. The image's lock is the part of it that is needed to build and run.
 """
 
@@ -20,13 +20,13 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def wanted(pyproject: Path, extras: Collection[str] | None = None) -> list[Requirement]:
-    """Return the direct requirements that the project states, of all extras or of some."""
+def wanted(pyproject: Path, extras: Collection[str]) -> list[Requirement]:
+    """Return the direct requirements that the project states, with those of some extras."""
     content = tomllib.loads(pyproject.read_text(encoding="utf-8"))
     project = content["project"]
     texts = [*project["dependencies"], *content["build-system"]["requires"]]
     for name, extra in project["optional-dependencies"].items():
-        if extras is None or name in extras:
+        if name in extras:
             texts.extend(extra)
     return [Requirement(text) for text in texts]
 
@@ -78,7 +78,7 @@ def main() -> int:
     pyproject = ROOT / "pyproject.toml"
     whole, image = ROOT / "requirements.lock", ROOT / "docker" / "requirements.lock"
     found = [
-        *faults(wanted(pyproject), whole),
+        *faults(wanted(pyproject, ("build", "dev")), whole),
         *faults(wanted(pyproject, ("build",)), image),
         *differences(image, whole),
     ]

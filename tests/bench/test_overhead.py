@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+from decimal import Decimal
 
 import pytest
 from oar_bench.cli import app
+from oar_bench.overhead import peers
+from oar_bench.overhead.join import CASES, Figures, Moved, growing, same
 from oar_bench.overhead.processes import OverheadError, interleaved, program
 from typer.testing import CliRunner
 
@@ -32,17 +36,70 @@ def test_a_missing_program_is_named():
 
 
 def test_join():
-    result = CliRunner().invoke(app, ["overhead", "join", "--rows", "100000"])
+    result = CliRunner().invoke(
+        app, ["overhead", "join", "--rows", "100000", "--rounds", "1", "--json"]
+    )
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout.splitlines()[-1])
+    (line,) = result.stdout.splitlines()
+    found = json.loads(line)
     assert found["rows"] == 100_000
-    assert set(found["cases"]["50 keys"]["ms"]) == {
-        "oar",
-        "by hand",
-        "postgres_fdw",
-        "postgres_fdw tuned",
-    }
-    assert all(ms > 0 for case in found["cases"].values() for ms in case["ms"].values())
+    there = [name for name in peers.CONTESTANTS if name not in found["skipped"]]
+    assert set(there) >= set(peers.CONTESTANTS) - {peers.DUCKDB}
+    names = [*(case.name for case in CASES), *(case.name for case in growing(100_000))]
+    assert list(found["cases"]) == names
+    for name, case in found["cases"].items():
+        assert set(case["ms"]) == set(there) - ({peers.AT_HUB} if "one owner" in name else set())
+        for peer, ratios in case["ratio"].items():
+            for asked, ratio in ratios.items():
+                ours, theirs = case["ms"]["oar"][asked], case["ms"][peer][asked]
+                assert ratio == pytest.approx(ours / theirs, rel=0.01)
+    moved = {name: case["moved"] for name, case in found["cases"].items()}
+    assert moved["one owner's GROUP BY"] == {"rows": 40, "keys": 0, "queries": 1}
+    assert (moved["50 keys"]["keys"], moved["outer join, 150 keys"]["keys"]) == (50, 150)
+    assert moved["1,000 of 100,000 keys"]["keys"] == 1000
+    assert moved["unselective GROUP BY"]["rows"] > 190_000
+    if "memory" not in found["skipped"]:
+        for case in found["cases"].values():
+            memory = case["memory_mib"]
+            assert 0 < memory["proxy_before"] <= memory["proxy_peak"]
+            assert 0 < memory["hub_before"] <= memory["hub_peak"]
+
+
+def test_ratios_are_of_the_same_asking():
+    ms = {"oar": {"first": 6.0, "again": 3.0}, "by hand": {"first": 2.0, "again": 1.5}}
+    figures = Figures(CASES[0], ms, Moved(1, 1, 1), None)
+    assert figures.ratio("by hand", "first") == 3.0
+    assert figures.ratio("by hand", "again") == 2.0
+    assert figures.ratio("DuckDB", "first") is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ([("a", 1, Decimal("2.50")), (None, 2, 0)], [(None, 2, 0.0), ("a", 1.0, 2.5)], True),
+        ([("a", Decimal("0.333333333333"))], [("a", 1 / 3)], True),
+        ([("a", 1)], [("a", 1), ("a", 1)], False),
+        ([("1",)], [(1,)], False),
+        ([(0,)], [(None,)], False),
+    ],
+)
+def test_answers_of_two_engines(one, other, equal):
+    assert (same(one) == same(other)) is equal
+
+
+def test_a_peer_that_is_not_installed_is_left_out_with_the_reason(monkeypatch):
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    why = r"duckdb is not installed \(the project's extra bench: pip install '.\[bench\]'\)"
+    with pytest.raises(peers.Unavailable, match=why), peers.duckdb(None):
+        pass
+
+
+def test_another_number_is_another_text_of_the_same_query():
+    query = CASES[1].query
+    assert query.text(1) != query.text(2)
+    assert query.text(1).partition(" /*")[0] == query.text(2).partition(" /*")[0]
+    assert query.text_at_hub(1).count("%s") == 4
+    assert "WHERE" not in query.text_at_hub(1)
 
 
 def test_join_of_too_few_rows_is_refused():

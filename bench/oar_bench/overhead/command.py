@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+from dataclasses import asdict, astuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from oar_bench.printing import finish, refuse
+from oar_bench.printing import CONSOLE, finish, refuse
 from oar_bench.work import work_directory
+
+if TYPE_CHECKING:
+    from oar_bench.overhead.join import Figures, Measured
 
 overhead = typer.Typer(no_args_is_help=True, help="What the proxy costs, against its peers.")
 
@@ -45,27 +50,93 @@ def pass_through_command(
 @overhead.command("join")
 def join_command(
     rows: Annotated[int, typer.Option(help="Of each owner's table.")] = 1_000_000,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Of each statement; 3 to 11 otherwise.")
+    ] = None,
+    json_only: Annotated[bool, typer.Option("--json", help="Print the last line only.")] = False,
 ) -> None:
-    """A join across two owners, against two statements by hand and postgres_fdw."""
+    """Statements over two owners, against the same by hand, postgres_fdw and DuckDB."""
     from oar_bench.overhead import join
     from oar_bench.overhead.processes import OverheadError
 
     try:
         with work_directory() as directory:
-            found = join.measure(directory, rows=rows)
+            found = join.measure(directory, rows=rows, rounds=rounds)
     except OverheadError as error:
         refuse(str(error))
-    peers = ("by hand", "postgres_fdw tuned", "postgres_fdw")
-    titles = (*(f"{peer}, ms" for peer in peers), *(f"oar / {peer}" for peer in peers))
-    table = Table("", "oar, ms", *titles, title=f"join of {rows:,} × {rows:,} rows")
-    result: dict[str, Any] = {}
-    for case, figures in found.items():
-        ratios = {peer: figures["oar"] / figures[peer] for peer in peers if peer in figures}
-        cells = [f"{figures[peer]:,.1f}" if peer in figures else "-" for peer in peers]
-        cells += [f"{ratios[peer]:.2f}" if peer in ratios else "-" for peer in peers]
-        table.add_row(case, f"{figures['oar']:,.1f}", *cells)
-        result[case] = {
-            "ms": {name: round(figure, 3) for name, figure in figures.items()},
-            "ratio": {peer: round(ratio, 3) for peer, ratio in ratios.items()},
-        }
-    finish(table, {"rows": rows, "cases": result})
+    if not json_only:
+        CONSOLE.print(_times(found, rows))
+        CONSOLE.print(_costs(found))
+        for what, why in found.skipped.items():
+            CONSOLE.print(f"{what} is left out: {why}", markup=False)
+    result = {figures.case.name: _join_result(figures) for figures in found.figures}
+    typer.echo(json.dumps({"rows": rows, "cases": result, "skipped": found.skipped}))
+
+
+def _times(found: Measured, rows: int) -> Table:
+    from oar_bench.overhead import peers
+    from oar_bench.overhead.join import ASKED
+
+    shown = [name for name in peers.CONTESTANTS if name not in found.skipped]
+    table = Table("", "asked", *shown, "ratio", title=f"two owners of {rows:,} rows each, ms")
+    for figures in found.figures:
+        goal = figures.case.goal
+        peer = peers.BY_HAND if goal is None else goal.peer
+        wanted = "" if goal is None else f" (≤ {goal.most:g})"
+        for asked in ASKED:
+            medians = [figures.ms.get(name) for name in shown]
+            table.add_row(
+                figures.case.name if asked == ASKED[0] else "",
+                asked,
+                *("-" if ms is None else f"{ms[asked]:,.1f}" for ms in medians),
+                f"{_ratio(figures.ratio(peer, asked))} × {peer}{wanted}",
+                end_section=asked == ASKED[-1],
+            )
+    return table
+
+
+def _costs(found: Measured) -> Table:
+    table = Table(
+        "", "rows moved", "keys moved", "queries", "proxy, MiB", "at most", "hub, MiB", "at most"
+    )
+    for figures in found.figures:
+        moved, memory = figures.moved, figures.memory
+        peaks = ["-"] * 4
+        if memory is not None:
+            peaks = [f"{figure:,.0f}" for figure in astuple(memory)]
+        table.add_row(
+            figures.case.name, f"{moved.rows:,}", f"{moved.keys:,}", str(moved.queries), *peaks
+        )
+    return table
+
+
+def _join_result(figures: Figures) -> dict[str, Any]:
+    from oar_bench.overhead import peers
+    from oar_bench.overhead.join import ASKED
+
+    goal, memory = figures.case.goal, figures.memory
+    ratios = {
+        name: {asked: _rounded(figures.ratio(name, asked)) for asked in ASKED}
+        for name in figures.ms
+        if name != peers.OAR
+    }
+    return {
+        "ms": {
+            name: {asked: round(ms, 3) for asked, ms in medians.items()}
+            for name, medians in figures.ms.items()
+        },
+        "ratio": ratios,
+        "goal": None if goal is None else {"peer": goal.peer, "ratio": goal.most},
+        "moved": asdict(figures.moved),
+        "memory_mib": None
+        if memory is None
+        else {name: round(figure, 1) for name, figure in asdict(memory).items()},
+    }
+
+
+def _ratio(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def _rounded(ratio: float | None) -> float | None:
+    return None if ratio is None else round(ratio, 3)

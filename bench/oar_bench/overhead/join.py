@@ -1,215 +1,283 @@
-"""A join across two owners of a million rows each: the proxy, by hand, and postgres_fdw.
+"""Statements over two owners of a million rows each: time, rows and keys moved, and memory.
 
-By hand is the least any federation can do: one statement at the first owner, one at the second
-with the keys as an array, rows fetched and nothing evaluated. postgres_fdw runs the whole
-statement, once as installed and once tuned.
+All contestants answer in turn, each twice in its turn: a text it has not seen, then the same text
+again. The answers of those that evaluate the statement are compared first.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import psycopg
-from oar_proxy.hub.server import EmbeddedServer
-from oar_proxy.settings import HubSettings
-from psycopg import sql
 
 from oar_bench.harness import ALLOW_ALL
-from oar_bench.overhead.processes import OverheadError, interleaved, milliseconds, proxy_process
+from oar_bench.overhead import peers
+from oar_bench.overhead.memory import Memory, Meter, NoProc
+from oar_bench.overhead.owners import OWNERS, Connection, Owners, open_owners
+from oar_bench.overhead.peers import Answer, Ask, Query
+from oar_bench.overhead.processes import OverheadError, Proxy, milliseconds, proxy_process
+from oar_bench.work import work_directory
 
-Connection = psycopg.Connection[Any]
-
+AGGREGATE: Final = "SELECT d.city, count(*), avg(d.delay_days) FROM {deliveries} GROUP BY d.city"
 INNER: Final = (
-    "SELECT d.city, count(*), avg(d.delay_days) FROM shop.orders o "
-    "JOIN fleet.deliveries d ON d.order_id = o.order_id WHERE o.promo = '{promo}' GROUP BY d.city"
+    "SELECT d.city, count(*), avg(d.delay_days) FROM {orders} JOIN {deliveries} "
+    "ON d.order_id = o.order_id{where} GROUP BY d.city"
 )
 OUTER: Final = (
-    "SELECT o.order_id, d.city, d.delay_days FROM shop.orders o "
-    "LEFT JOIN fleet.deliveries d ON d.order_id = o.order_id WHERE o.promo = '{promo}'"
+    "SELECT o.order_id, d.city, d.delay_days FROM {orders} LEFT JOIN {deliveries} "
+    "ON d.order_id = o.order_id{where}"
 )
 UNSELECTIVE: Final = (
-    "SELECT d.city, count(*), sum(d.delay_days) FROM shop.orders o "
-    "JOIN fleet.deliveries d ON d.order_id = o.order_id GROUP BY d.city"
+    "SELECT d.city, count(*), sum(d.delay_days) FROM {orders} JOIN {deliveries} "
+    "ON d.order_id = o.order_id{where} GROUP BY d.city"
 )
 
-TUNED: Final = "use_remote_estimate 'true', fetch_size '50000', async_capable 'true'"
-"""What a careful administrator of postgres_fdw sets for such joins."""
+ASKED: Final = ("first", "again")
+"""The two figures of each contestant: a text it has not seen, and the same text once more."""
+
+LEAST_ROWS: Final = 100_000
+"""Of fewer rows 5,550 keys are no selection."""
+
+MEMORY: Final = "memory"
+
+_DIGITS: Final = 9
+"""Significant digits compared: averages are numeric here and double precision there."""
+
+_LEDGER_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """oar's time is to be at most ``most`` times the peer's."""
+
+    peer: str
+    most: float
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One statement; ``promo`` picks the orders, None for all. ``rounds`` are measured."""
+    """A query that is measured for some ``rounds``."""
 
     name: str
-    statement: str
-    promo: str | None
+    query: Query
     rounds: int
+    goal: Goal | None = None
 
 
 CASES: Final = (
-    Case("50 keys", INNER.format(promo="P50"), "P50", 11),
-    Case("5,550 keys", INNER.format(promo="P5550"), "P5550", 7),
-    Case("outer join, 150 keys", OUTER.format(promo="P150"), "P150", 11),
-    Case("unselective GROUP BY", UNSELECTIVE, None, 3),
+    Case("one owner's GROUP BY", Query(AGGREGATE), 5, Goal(peers.BY_HAND, 1.2)),
+    Case("50 keys", Query(INNER, "o.promo = 'P50'"), 11, Goal(peers.BY_HAND, 5)),
+    Case("5,550 keys", Query(INNER, "o.promo = 'P5550'"), 7, Goal(peers.BY_HAND, 1.5)),
+    Case("outer join, 150 keys", Query(OUTER, "o.promo = 'P150'"), 11, Goal(peers.BY_HAND, 5)),
+    Case("unselective GROUP BY", Query(UNSELECTIVE), 3, Goal(peers.TUNED, 1)),
 )
 
-_ORDERS: Final = """
-CREATE TABLE orders (order_id bigint PRIMARY KEY, promo text NOT NULL, amount integer NOT NULL);
-INSERT INTO orders
-SELECT i,
-       CASE WHEN i % ({rows} / 50) = 7 THEN 'P50'
-            WHEN i % ({rows} / 150) = 11 THEN 'P150'
-            WHEN i % ({rows} / 5550) = 13 THEN 'P5550'
-            ELSE 'G' || i % 100 END,
-       i % 1000
-FROM generate_series(1, {rows}) AS i;
-CREATE INDEX ON orders (promo);
--- By default the sample holds one or two of the 50 rows, and a plan that rests on it is luck.
-ALTER TABLE orders ALTER COLUMN promo SET STATISTICS 1000;
-ANALYZE orders;
-"""
-_DELIVERIES: Final = """
-CREATE TABLE deliveries (
-    order_id bigint PRIMARY KEY, city text NOT NULL, delay_days integer NOT NULL
-);
-INSERT INTO deliveries SELECT i, 'city ' || (i / 7) % 40, i % 17
-FROM generate_series({rows} / 10, {rows} + {rows} / 10) AS i;
-ANALYZE deliveries;
-"""
-"""A tenth of the orders has no delivery, so that an outer join has something to extend."""
+_WARMING: Final = Query(INNER, "o.promo = 'P50'")
+"""Opens a proxy's connections before its memory is measured."""
+
+_GROWTH: Final = (1_000, 10_000, 100_000, 1_000_000)
+"""Keys of the joins that show how time grows; as many as there are rows is the last."""
 
 
-def measure(directory: Path, *, rows: int) -> dict[str, dict[str, float]]:
-    """Run all cases over owners of ``rows`` rows: case → contestant → median milliseconds.
+def growing(rows: int) -> tuple[Case, ...]:
+    """Return the joins of ten times more keys each."""
+    return tuple(
+        Case(f"{keys:,} of {rows:,} keys", Query(INNER, f"o.lot < {keys}"), 3)
+        for keys in _GROWTH
+        if keys <= rows
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What the ledger has of one statement: rows and keys that left owners, queries sent."""
+
+    rows: int
+    keys: int
+    queries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One case: contestant → ``first`` and ``again`` → median milliseconds, and oar's costs."""
+
+    case: Case
+    ms: Mapping[str, Mapping[str, float]]
+    moved: Moved
+    memory: Memory | None
+
+    def ratio(self, peer: str, asked: str) -> float | None:
+        """Oar's time divided by a peer's; None where the peer was not measured."""
+        figures = self.ms.get(peer)
+        return None if figures is None else self.ms[peers.OAR][asked] / figures[asked]
+
+
+@dataclass(slots=True)
+class Measured:
+    """All cases, and what could not be measured: its name → why."""
+
+    figures: list[Figures] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def measure(directory: Path, *, rows: int, rounds: int | None = None) -> Measured:
+    """Run all cases over owners of ``rows`` rows, each for ``rounds`` (its own otherwise).
 
     Raises :class:`~oar_bench.overhead.processes.OverheadError`, also when two contestants that
     evaluate the statement answer it differently.
     """
-    if rows < 100_000:
-        raise OverheadError("the owners need 100,000 rows or more for 5,550 keys to be a selection")
-    with ExitStack() as stack:
-        owners = stack.enter_context(_owners(directory, rows))
-        proxy = stack.enter_context(
-            proxy_process(directory, secrets.token_urlsafe(12), _sections(owners, directory))
+    if rows < LEAST_ROWS:
+        raise OverheadError(
+            f"the owners need {LEAST_ROWS:,} rows or more for 5,550 keys to be a selection"
         )
+    measured = Measured()
+    with ExitStack() as stack:
+        owners = stack.enter_context(open_owners(directory, rows))
+        proxy = stack.enter_context(_proxy(directory, owners))
         oar = stack.enter_context(proxy.connect())
-        plain = stack.enter_context(owners.foreign("fdw", ""))
-        tuned = stack.enter_context(owners.foreign("fdw_tuned", TUNED))
-        shop = stack.enter_context(owners.connect("shop"))
-        fleet = stack.enter_context(owners.connect("fleet"))
-        by_hand = partial(_by_hand, shop, fleet)
-        return {case.name: _measure(case, oar, plain, tuned, by_hand) for case in CASES}
+        contestants = _contestants(stack, owners, proxy, oar, measured.skipped)
+        numbers = count(1)
+        for case in (*CASES, *growing(rows)):
+            used = _used(contestants, case.query)
+            _compare(case, used, next(numbers))
+            ms = _time(case.query, used, rounds or case.rounds, numbers)
+            moved = _moved(oar, case.query, next(numbers))
+            memory = _memory(owners, case.query, measured.skipped)
+            measured.figures.append(Figures(case, ms, moved, memory))
+    return measured
 
 
-class _Owners:
-    """A server with a database for each of the two owners, and others that join them."""
-
-    def __init__(self, conninfo: str) -> None:
-        self._conninfo = conninfo
-
-    def connect(self, database: str) -> Connection:
-        return psycopg.connect(self._conninfo, dbname=database, autocommit=True)
-
-    def create(self, database: str) -> None:
-        with self.connect("postgres") as connection:
-            name = sql.Identifier(database)
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-
-    def url(self, database: str) -> str:
-        """Return the owner's URL as the adapter reads it."""
-        part = psycopg.conninfo.conninfo_to_dict(self._conninfo)
-        user, password = (quote(str(part[name]), safe="") for name in ("user", "password"))
-        host = quote(str(part["host"]), safe="")
-        return f"postgresql://{user}:{password}@/{database}?host={host}&port={part['port']}"
-
-    @contextmanager
-    def foreign(self, database: str, options: str) -> Iterator[Connection]:
-        """Join both owners in a database of its own through postgres_fdw."""
-        self.create(database)
-        part = psycopg.conninfo.conninfo_to_dict(self._conninfo)
-        with self.connect(database) as connection:
-            connection.execute("CREATE EXTENSION postgres_fdw")
-            for owner in ("shop", "fleet"):
-                more = f", {options}" if options else ""
-                server = f"host '{part['host']}', port '{part['port']}', dbname '{owner}'{more}"
-                login = f"user '{part['user']}', password '{part['password']}'"
-                for statement in (
-                    f"CREATE SERVER {owner} FOREIGN DATA WRAPPER postgres_fdw OPTIONS ({server})",
-                    f"CREATE USER MAPPING FOR CURRENT_USER SERVER {owner} OPTIONS ({login})",
-                    f"CREATE SCHEMA {owner}",
-                    f"IMPORT FOREIGN SCHEMA public FROM SERVER {owner} INTO {owner}",
-                ):
-                    connection.execute(statement.encode())
-            if options:
-                connection.execute("ANALYZE shop.orders")
-                connection.execute("ANALYZE fleet.deliveries")
-            yield connection
-
-
-@contextmanager
-def _owners(directory: Path, rows: int) -> Iterator[_Owners]:
-    server = EmbeddedServer(HubSettings(data_dir=directory / "owners"))
-    try:
-        owners = _Owners(server.start().conninfo)
-        for database, script in (("shop", _ORDERS), ("fleet", _DELIVERIES)):
-            owners.create(database)
-            with owners.connect(database) as connection:
-                connection.execute(script.format(rows=rows).encode())
-        yield owners
-    finally:
-        server.stop()
-
-
-def _sections(owners: _Owners, directory: Path) -> dict[str, Any]:
+def _proxy(directory: Path, owners: Owners) -> AbstractContextManager[Proxy]:
     policy = directory / "allow-all.yaml"
     policy.write_text(ALLOW_ALL)
-    return {
-        "owners": {
-            name: {"url": owners.url(name), "policy": str(policy)} for name in ("shop", "fleet")
-        },
+    sections = {
+        "owners": {name: {"url": owners.url(name), "policy": str(policy)} for name in OWNERS},
         # The unselective join needs both tables whole.
         "limits": {"max_rows": 10_000_000, "max_bytes": 8 * 1024**3},
     }
+    return proxy_process(directory, secrets.token_urlsafe(12), sections)
 
 
-def _by_hand(shop: Connection, fleet: Connection, promo: str) -> None:
-    """Fetch the orders of a promo, then their deliveries."""
-    orders = shop.execute("SELECT order_id FROM orders WHERE promo = %s", (promo,)).fetchall()
-    fleet.execute(
-        "SELECT order_id, city, delay_days FROM deliveries WHERE order_id = ANY(%s)",
-        ([order for (order,) in orders],),
-    ).fetchall()
-
-
-def _measure(
-    case: Case,
+def _contestants(
+    stack: ExitStack,
+    owners: Owners,
+    proxy: Proxy,
     oar: Connection,
-    plain: Connection,
-    tuned: Connection,
-    by_hand: Callable[[str], None],
-) -> dict[str, float]:
-    evaluated = {"oar": oar, "postgres_fdw": plain, "postgres_fdw tuned": tuned}
-    # The unmeasured first run warms connections and caches, and is where answers are compared.
-    answers = {name: _answer(place, case.statement) for name, place in evaluated.items()}
-    if any(answer != answers["oar"] for answer in answers.values()):
-        raise OverheadError(f"{case.name}: the contestants' answers differ")
-    contestants: dict[str, Callable[[], float]] = {
-        name: partial(milliseconds, partial(_answer, place, case.statement))
-        for name, place in evaluated.items()
+    skipped: dict[str, str],
+) -> dict[str, Ask]:
+    """Open every contestant; those that are not installed are in ``skipped``."""
+    shop, fleet = (stack.enter_context(owners.connect(owner)) for owner in OWNERS)
+    hub = stack.enter_context(psycopg.connect(proxy.hub.conninfo, autocommit=True))
+    tuned = stack.enter_context(owners.foreign("fdw_tuned", peers.TUNED_OPTIONS))
+    plain = stack.enter_context(owners.foreign("fdw", ""))
+    contestants = {
+        peers.OAR: peers.sends_whole(oar),
+        peers.BY_HAND: peers.by_hand(shop, fleet),
+        peers.AT_HUB: peers.by_hand_at_hub(shop, fleet, hub),
+        peers.TUNED: peers.sends_whole(tuned),
+        peers.PLAIN: peers.sends_whole(plain),
     }
-    if case.promo is not None:
-        by_hand(case.promo)
-        contestants["by hand"] = partial(milliseconds, partial(by_hand, case.promo))
-    return interleaved(contestants, case.rounds)
+    try:
+        contestants[peers.DUCKDB] = stack.enter_context(peers.duckdb(owners))
+    except peers.Unavailable as error:
+        skipped[peers.DUCKDB] = str(error)
+    return contestants
 
 
-def _answer(connection: Connection, statement: str) -> list[tuple[Any, ...]]:
-    rows = connection.execute(statement.encode()).fetchall()
-    return sorted(rows, key=repr)
+def _used(contestants: Mapping[str, Ask], query: Query) -> dict[str, Ask]:
+    """One owner's statement needs no hub by hand: the owner evaluates it."""
+    return {n: ask for n, ask in contestants.items() if query.joins or n != peers.AT_HUB}
+
+
+def _compare(case: Case, contestants: Mapping[str, Ask], number: int) -> None:
+    """Ask everyone once, unmeasured: that warms connections and caches too."""
+    answers = {name: ask(case.query, number) for name, ask in contestants.items()}
+    want = same(answers[peers.OAR] or [])
+    for name, answer in answers.items():
+        if answer is not None and same(answer) != want:
+            raise OverheadError(f"{case.name}: the answers of oar and {name} differ")
+
+
+def same(answer: Answer) -> list[tuple[Any, ...]]:
+    """Bring an answer to what two engines have in common: order aside, numbers as floats."""
+    return sorted((tuple(map(_plain, row)) for row in answer), key=repr)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, int | float | Decimal):
+        return float(f"{value:.{_DIGITS}g}")
+    return value
+
+
+def _time(
+    query: Query, contestants: Mapping[str, Ask], rounds: int, numbers: Iterator[int]
+) -> dict[str, dict[str, float]]:
+    """Measure all in turn, so that whatever else the machine does meets all of them."""
+    taken: dict[str, dict[str, list[float]]] = {
+        name: {asked: [] for asked in ASKED} for name in contestants
+    }
+    for _ in range(rounds):
+        for name, ask in contestants.items():
+            number = next(numbers)
+            for asked in ASKED:
+                taken[name][asked].append(milliseconds(partial(ask, query, number)))
+    return {
+        name: {asked: statistics.median(values) for asked, values in figures.items()}
+        for name, figures in taken.items()
+    }
+
+
+def _memory(owners: Owners, query: Query, skipped: dict[str, str]) -> Memory | None:
+    """Ask a proxy and a hub of their own, which no earlier statement has made grow."""
+    if MEMORY in skipped:
+        return None
+    with (
+        work_directory() as directory,
+        _proxy(directory, owners) as proxy,
+        proxy.connect() as connection,
+    ):
+        oar = peers.sends_whole(connection)
+        oar(_WARMING, 0)
+        try:
+            return Meter(proxy).measure(lambda: oar(query, 1))
+        except NoProc as error:
+            skipped[MEMORY] = str(error)
+            return None
+
+
+# --- what moved ------------------------------------------------------------------------------
+
+
+def _moved(oar: Connection, query: Query, number: int) -> Moved:
+    """Ask once more and read the client's own ledger."""
+    before = _ledger(oar, "SELECT coalesce(max(step), 0) FROM oar.steps")[0]
+    oar.execute(query.text(number).encode()).fetchall()
+    deadline = time.monotonic() + _LEDGER_SECONDS
+    while time.monotonic() < deadline:
+        # Outcomes are written after the answer.
+        rows, keys, queries, open_ = _ledger(
+            oar,
+            "SELECT coalesce(sum(rows), 0)::bigint, coalesce(sum(keys), 0)::bigint, count(*), "
+            f"count(*) FILTER (WHERE rows IS NULL) FROM oar.steps WHERE step > {before}",
+        )
+        if queries and not open_:
+            return Moved(rows, keys, queries)
+        time.sleep(0.01)
+    raise OverheadError(f"the ledger has no outcome after {_LEDGER_SECONDS:g} s")
+
+
+def _ledger(oar: Connection, statement: str) -> Sequence[int]:
+    row: Sequence[int] | None = oar.execute(statement.encode()).fetchone()
+    if row is None:
+        raise OverheadError("the ledger gave no row")
+    return row

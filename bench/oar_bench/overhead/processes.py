@@ -38,7 +38,8 @@ class OverheadError(Exception):
 class Proxy:
     """A proxy that runs as ``oar serve``, with one user."""
 
-    def __init__(self, port: int, password: str, hub: HubAddress) -> None:
+    def __init__(self, pid: int, port: int, password: str, hub: HubAddress) -> None:
+        self.pid = pid
         self.port = port
         self.password = password
         self.hub = hub
@@ -82,7 +83,7 @@ def proxy_process(
             if address is None:
                 raise OverheadError("oar serve is up, but its hub is not")
             _add_user(address, password)
-            yield Proxy(port, password, address)
+            yield Proxy(process.pid, port, password, address)
         finally:
             process.send_signal(signal.SIGTERM)
             try:
