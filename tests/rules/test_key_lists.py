@@ -8,10 +8,10 @@ import pytest
 LAST = "(SELECT ask FROM oar.asks ORDER BY at DESC LIMIT 1)"
 
 
-@pytest.fixture
-def client(combinations):
-    """PostgreSQL on the left, SQLite on the right, the third PostgreSQL too."""
-    return combinations("pg-sqlite").client
+@pytest.fixture(params=["pg-sqlite", "mariadb-pg", "pg-mariadb"])
+def client(request, combinations):
+    """The third owner is of the left one's kind."""
+    return combinations(request.param).client
 
 
 def disclosed(client):
@@ -45,13 +45,29 @@ def test_r32_an_owner_no_key_is_left_for_is_skipped_and_audited(client):
     assert audited.fetchall() == [("right", 0), ("left", 0)]
 
 
-@pytest.mark.parametrize("combination", ["pg-pg", "pg-sqlite", "sqlite-pg", "sqlite-sqlite"])
-def test_r34_more_keys_than_parameters_reach_an_owner_whole(combinations, combination):
-    client = combinations(combination).client
+@pytest.mark.parametrize("left", ["pg", "sqlite", "mariadb"])
+@pytest.mark.parametrize("right", ["pg", "sqlite", "mariadb"])
+def test_r34_more_keys_than_parameters_reach_an_owner_whole(combinations, left, right):
+    client = combinations(f"{left}-{right}").client
     counted = client.execute(
         "SELECT count(*), count(r.id) FROM many_l l LEFT JOIN many_r r ON l.k = r.k WHERE l.id < 66000"
     ).fetchone()
     assert counted == (65_999, 32_999)
+    assert disclosed(client) == [("shop.many_l.k", "many_r.k", 65_999)]
+
+
+def test_r34_keys_beyond_a_message_of_mariadbs_reach_it_whole(combinations, mariadb_server):
+    ((usual,),) = mariadb_server.run("SELECT @@GLOBAL.max_allowed_packet")
+    mariadb_server.run("SET GLOBAL max_allowed_packet = 131072")
+    try:
+        # Nobody else asks these owners, so their connections are new.
+        client = combinations("pg-mariadb", "rightward").client
+        counted = client.execute(
+            "SELECT count(*), count(r.id) FROM many_l l JOIN many_r r ON l.k = r.k WHERE l.id < 66000"
+        ).fetchone()
+    finally:
+        mariadb_server.run(f"SET GLOBAL max_allowed_packet = {usual}")
+    assert counted == (32_999, 32_999)
     assert disclosed(client) == [("shop.many_l.k", "many_r.k", 65_999)]
 
 
