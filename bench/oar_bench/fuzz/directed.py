@@ -83,7 +83,7 @@ class DirectedWriter(QueryWriter):
     def _light_filter(self, columns: Sequence[Col]) -> str:
         return f" WHERE {self._simple_condition(columns)}" if self.chance(0.4) else ""
 
-    def _derived(self, family: str) -> Query | None:
+    def _derived(self, family: str, form: str | None = None) -> Query | None:
         """A query over one table whose first output is of the family, seen through an operator."""
         table = self._base()
         key = self._of(table.columns, (family,))
@@ -96,7 +96,7 @@ class DirectedWriter(QueryWriter):
         k, o = key.ref, other.ref
         extreme = "bool_or" if family == "bool" else self.random.choice(("min", "max"))
         every = ", ".join(c.ref for c in table.columns)
-        form = self.pick(
+        form = form or self.pick(
             {"group": 10, "global group": 10, "rollup": 8, "window": 12, "limit": 10,
              "distinct on": 10, "set": 16, "distinct": 4, "having": 4, "join": 12}
         )  # fmt: skip
@@ -175,7 +175,15 @@ class DirectedWriter(QueryWriter):
 
     def _directed_tree(self, left: From) -> Query | None:
         """Three or four tables, joined on plain columns in any tree."""
-        items = [left, *(self._base() for _ in range(self.random.choice((1, 2, 2, 3))))]
+        tree = self._tree([left, *(self._base() for _ in range(self.random.choice((1, 2, 2, 3))))])
+        if tree is None:
+            return None
+        columns = list(tree.columns)
+        self.random.shuffle(columns)
+        return self._everything(tree.sql, columns, self._light_filter(columns))
+
+    def _tree(self, items: list[From]) -> From | None:
+        """Join items on plain columns in any tree; None where two of them share no family."""
         while len(items) > 1:
             place = self.random.randrange(len(items) - 1)
             one, two = items[place], items[place + 1]
@@ -189,10 +197,9 @@ class DirectedWriter(QueryWriter):
                 on += f" AND {self._simple_condition(side)}"
             second = f"({two.sql})" if " ON " in two.sql else two.sql
             merged = From(f"{one.sql} {join} {second} ON {on}", one.columns + two.columns)
+            merged.joined = [*one.joined, *two.joined, *pair]
             items[place : place + 2] = [merged]
-        columns = list(items[0].columns)
-        self.random.shuffle(columns)
-        return self._everything(items[0].sql, columns, self._light_filter(columns))
+        return items[0]
 
     def _directed_subquery(self, left: From, key: Col) -> Query | None:
         """A subquery on the key, as a condition or as a value."""

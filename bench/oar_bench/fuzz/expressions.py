@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from oar_bench.fuzz.world import POOLS, WILD, World, quote
+from oar_bench.fuzz.world import POOLS, WILD, Table, World, quote
 
 _CASTS: Final = {
     "int": "bigint",
@@ -52,10 +52,14 @@ class Col:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query's text and its output columns, whose ``ref`` are their names."""
+    """A query's text and its output columns, whose ``ref`` are their names.
+
+    ``ordered``: its rows come in a determined order.
+    """
 
     sql: str
     columns: tuple[Col, ...]
+    ordered: bool = False
 
 
 @dataclass
@@ -69,6 +73,8 @@ class From:
     """Primary keys, each with the columns it determines."""
     where: tuple[str, ...] = ()
     """Conditions that belong to joins written with a comma."""
+    joined: list[Col] = field(default_factory=list)
+    """Columns that joins compare."""
 
 
 class ExpressionWriter(ABC):
@@ -81,9 +87,13 @@ class ExpressionWriter(ABC):
         self.parameters: list[str] = []
         self.tables: set[str] = set()
         self.loose = False
+        self.exact = False
         self._relations = MAX_RELATIONS
         self._aliases = 0
         self._names: set[str] = set()
+        self._hidden: set[str] = set()
+        """Tables whose plain name means a CTE."""
+        self._confined: Sequence[Table] = ()
         self._ctes: list[tuple[str, tuple[Col, ...]]] = []
 
     # --- chance ---------------------------------------------------------------------------------

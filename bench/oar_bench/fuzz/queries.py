@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from oar_bench.fuzz.expressions import AND, Col, ExpressionWriter, From, Query
-from oar_bench.fuzz.world import POOLS, quote
+from oar_bench.fuzz.world import POOLS, Table, quote
 
 
 class QueryWriter(ExpressionWriter):
@@ -426,20 +427,49 @@ class QueryWriter(ExpressionWriter):
         ]
         return From(f"({query.sql}) AS {name}{listed}", columns)
 
-    def _base(self) -> From:
+    def _base(self, tables: Sequence[Table] | None = None) -> From:
+        """A table, of those given or of those that the query being written is confined to."""
         self._relations -= 1
-        table = self.random.choice(self.world.tables)
+        table = self.random.choice(tables or self._confined or self.world.tables)
         self.tables.add(table.name)
-        name, written = self.alias("a"), f'"{table.name}"'
-        if self.chance(0.1):
+        name, written = self._name_of_use(table.name), f'"{table.name}"'
+        if table.name in self._hidden or self.chance(0.1):
             written = f'"{self.world.name}".{written}'
-        sql = f"{written} AS {name}"
-        if table.name not in self._names and self.chance(0.2):
-            name, sql = f'"{table.name}"', written
-        self._names.add(table.name)
+        sql = written if name == f'"{table.name}"' else f"{written} AS {name}"
         columns = [Col(f'{name}."{c.name}"', c.family, c.tame, c.name) for c in table.columns]
         keyed = [(f"{name}.id", columns)] if table.primary_key else []
         return From(sql, columns, [name], keyed)
+
+    def _name_of_use(self, table: str) -> str:
+        """An alias: mostly one of ours, the table's own name, or the name of another table."""
+        name = table
+        if self.chance(0.07):
+            name = self.random.choice(self.world.tables).name
+        elif not self.chance(0.2):
+            return self.alias("a")
+        if name in self._names:
+            return self.alias("a")
+        self._names.add(name)
+        return f'"{name}"'
+
+    @contextmanager
+    def _confined_to(self, tables: Sequence[Table]) -> Iterator[None]:
+        """Write queries over these tables only, for the length of the block."""
+        before, self._confined = self._confined, tables
+        try:
+            yield
+        finally:
+            self._confined = before
+
+    def _cte_name(self) -> str:
+        """A name for a CTE: now and then a table's, which has to be qualified from then on."""
+        if not self.chance(0.25):
+            return self.alias("w")
+        table = self.random.choice(self.world.tables).name
+        if table in self._names or table in self._hidden:
+            return self.alias("w")
+        self._hidden.add(table)
+        return f'"{table}"'
 
     def scalar(self, outer: Sequence[Col], depth: int, family: str) -> str:
         """A subquery of one row at most."""

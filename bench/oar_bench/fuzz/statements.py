@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from oar_bench.fuzz.directed import DirectedWriter
 from oar_bench.fuzz.expressions import Query
+from oar_bench.fuzz.wide import WideWriter
 from oar_bench.fuzz.world import World
 
 MODES: Final = ("simple", "parameters", "prepared", "cursor", "execute", "copy", "table as")
@@ -28,7 +28,8 @@ class Case:
     """A statement, how it is sent, and what is known of its answer.
 
     ``arguments`` are one list of parameters an execution. ``ordered``: rows come in this order.
-    ``loose``: sums of floats may differ in their last digits.
+    ``loose``: sums of floats may differ in their last digits. ``exact``: so may no number, not even
+    in zeros behind the point.
     """
 
     sql: str
@@ -37,6 +38,7 @@ class Case:
     arguments: tuple[tuple[str | None, ...], ...] = ((),)
     ordered: bool = False
     loose: bool = False
+    exact: bool = False
 
 
 def random_case(random: Random, world: World) -> Case:
@@ -60,6 +62,7 @@ def random_case(random: Random, world: World) -> Case:
         arguments=arguments,
         ordered=ordered,
         loose=writer.loose,
+        exact=writer.exact,
     )
 
 
@@ -71,14 +74,19 @@ def _renumbered(sql: str, families: Sequence[str]) -> tuple[str, list[str]]:
     return text, [families[number - 1] for number in used]
 
 
-class _StatementWriter(DirectedWriter):
+class _StatementWriter(WideWriter):
     def statement(self) -> tuple[str, bool]:
         """Return a statement and whether its rows are in a determined order."""
         depth = self.random.choice((1, 2, 2, 3, 3))
+        if self.chance(0.35):
+            wide = self.wide()
+            if wide is not None:
+                return self._top(wide)
         if self.chance(0.45):
             directed = self._directed()
             if directed is not None:
                 return self._top(directed)
+        self.exact = False
         kind = self.pick({"select": 74, "set": 8, "with": 12, "values": 2, "recursive": 4})
         if kind == "with":
             return self._with(depth)
@@ -91,6 +99,8 @@ class _StatementWriter(DirectedWriter):
         return self._top(query or self._select(depth, [], None, top=True))
 
     def _top(self, query: Query) -> tuple[str, bool]:
+        if query.ordered:
+            return query.sql, True
         if not query.columns or not self.chance(0.35):
             return query.sql, False
         return f"{query.sql}{self._order(query, 0.5)}", True
@@ -99,7 +109,7 @@ class _StatementWriter(DirectedWriter):
         parts = []
         for _ in range(self.random.choice((1, 1, 2))):
             query = self.query(max(depth - 1, 1), [], None)
-            name = self.alias("w")
+            name = self._cte_name()
             how = self.random.choice(("", "", "", "MATERIALIZED ", "NOT MATERIALIZED "))
             parts.append(f"{name} AS {how}({query.sql})")
             self._ctes.append((name, query.columns))
