@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -73,9 +73,9 @@ class Served:
         """Connections of the proxy's own role, to read the ledger."""
         return self._application.hub.admin
 
-    def permit_reductions(self, permit: Permit) -> None:
-        """Have the proxy ask before it makes a reduction."""
-        self._application.pipeline.permit = permit
+    def permit_reductions(self, permits: Callable[[str], Permit | None]) -> None:
+        """Have the proxy ask before it makes a reduction for some principals."""
+        self._application.pipeline.permits = permits
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:

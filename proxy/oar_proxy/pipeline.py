@@ -81,8 +81,8 @@ MAX_PLANS: Final = 128
 
 WHOLE_STATEMENT: Final = "whole statement"
 
-Permit = Callable[[str, str], bool]
-"""Given a principal and a reduction's name: whether the reduction may be made."""
+Permit = Callable[[str], bool]
+"""Given a reduction's name: whether the reduction may be made."""
 
 log = structlog.get_logger(__name__)
 
@@ -124,8 +124,9 @@ class Pipeline:
         self._words: frozenset[bytes] = _ALWAYS_OURS
         self._all_suspect = False
         self.catalog = Catalog()
-        self.permit: Permit = _permit
-        """Asked before each reduction. No answer depends on it: that is what is checked with it."""
+        self.permits: Callable[[str], Permit | None] = _everything
+        """Given a principal, what is asked before each reduction, if anything is. No answer depends
+        on what it says: that is what is checked with it."""
 
     def publish(self, catalog: Catalog, views: Sequence[str]) -> None:
         """Put another catalog in force; the hub's ``views`` may use published tables."""
@@ -476,8 +477,12 @@ class Pipeline:
         meaning = _meaning(statement.state)
         most = statement.state.count("oar.max_keys")
         full = statement.state.one_of("oar.reduction", ("forward", "full")) == "full"
-        if planning is None:
-            return await self._fresh_plan(statement, edits, planning, meaning, most, full=full)
+        permit = self.permits(statement.state.principal)
+        fresh = partial(
+            self._fresh_plan, statement, edits, planning, meaning, most, full=full, permit=permit
+        )
+        if planning is None or permit is not None:
+            return await fresh()
         # The planning text says what each name means and each parameter is.
         key = (
             statement.catalog.version,
@@ -493,7 +498,7 @@ class Pipeline:
         if plan is not None:
             plans.move_to_end(key)
             return replace(plan, statement=statement)
-        plan = await self._fresh_plan(statement, edits, planning, meaning, most, full=full)
+        plan = await fresh()
         plans[key] = plan
         if len(plans) > MAX_PLANS:
             plans.popitem(last=False)
@@ -508,15 +513,15 @@ class Pipeline:
         max_keys: int | None,
         *,
         full: bool,
+        permit: Permit | None,
     ) -> Plan:
         capabilities = {
             owner: self._adapters[owner].capabilities
             for table in statement.tables
             for owner in table.owners
         }
-        permitted = partial(self.permit, statement.state.principal)
         whole = whole_statement(statement, capabilities, edits)
-        if isinstance(whole, Whole) and not permitted(WHOLE_STATEMENT):
+        if isinstance(whole, Whole) and permit is not None and not permit(WHOLE_STATEMENT):
             whole = "it is left out"
         notes: list[str] = []
         if isinstance(whole, Whole):
@@ -533,7 +538,7 @@ class Pipeline:
         elif planning is not None:
             found = await self._read_plan(statement, planning, meaning)
             if isinstance(found, Reading):
-                reading = found.only(permitted)
+                reading = found if permit is None else found.only(permit)
             else:
                 notes.append(f"read unreduced: the planner reports {found}")
         else:
@@ -679,8 +684,8 @@ class Pipeline:
             log.warning("ledger outcome not written", ask=str(ask.id))
 
 
-def _permit(_principal: str, _reduction: str) -> bool:
-    return True
+def _everything(_principal: str) -> None:
+    """Let every reduction be made."""
 
 
 _Ran = tuple[Gathered, asyncio.Task[None]]

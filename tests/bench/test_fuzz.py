@@ -12,7 +12,7 @@ from oar_bench.cli import app
 from oar_bench.fuzz.bed import open_bed
 from oar_bench.fuzz.measure import fuzz
 from oar_bench.fuzz.reductions import BY_SETTING, NOTHING, Permits, Variation
-from oar_bench.fuzz.run import Fault
+from oar_bench.fuzz.run import Fault, open_pair
 from oar_bench.fuzz.shapes import shapes
 from oar_bench.fuzz.shrink import script, shrink
 from oar_bench.fuzz.statements import MODES, Case, random_case
@@ -226,18 +226,53 @@ def test_tables_are_written_for_each_kind():
 
 def test_single_reductions_are_left_out_or_alone():
     permits = Permits()
-    asked = ("whole statement", "keys 1.k > 2.k", "condition on 1: (k > 5)")
+    names = ("whole statement", "keys 1.k > 2.k", "condition on 1: (k > 5)")
 
     def permitted(variation):
         permits.vary("someone", variation)
-        return [permits("someone", name) for name in asked]
+        permit = permits("someone")
+        assert permit is not None
+        return [permit(name) for name in names]
 
-    assert permitted(None) == [True, True, True]
+    assert permits("someone") is None
     assert permitted(NOTHING) == [False, False, False]
-    assert permits.asked("someone") == asked[1:]
+    assert permits.asked("someone") == names[1:]
+    assert permits("other") is None
     assert permits.asked("other") == ()
-    assert permitted(Variation("without", asked[1])) == [False, False, True]
-    assert permitted(Variation("only", asked[1])) == [False, True, False]
+    assert permitted(Variation("without", names[1])) == [False, False, True]
+    assert permitted(Variation("only", names[1])) == [False, True, False]
+    permits.vary("someone", None)
+    assert permits("someone") is None
+
+
+def test_a_reduction_is_left_out_also_where_the_plan_is_known():
+    """EXPLAIN as the case: its answer is the plan."""
+    joined = "SELECT a.k FROM a JOIN b ON a.k = b.k WHERE a.k > 2"
+    explained = Case(f"EXPLAIN {joined}", "simple", frozenset())
+
+    async def plans(directory):
+        async with (
+            open_bed(directory, PORTABLE) as bed,
+            bed.batch([KEYS]) as batch,
+            open_pair(bed, batch) as pair,
+        ):
+            await pair.enter(KEYS)
+            names = await pair.reductions(explained)
+            ways = [None, NOTHING, *(Variation("only", name) for name in names), None]
+            answers = [await pair.ask(explained, way) for way in ways]
+            return names, [b"".join(row[0] for row in answer.rows) for (answer,) in answers]
+
+    with work_directory() as directory:
+        names, (plain, nothing, *alone, again) = asyncio.run(plans(directory))
+    assert plain == again
+    assert sum(name.startswith("keys") for name in names) == 2
+    assert sum(name.startswith("condition") for name in names) == 1
+    assert b"Keys: " in plain
+    assert b" > " in plain
+    assert b"WHERE" not in nothing
+    for name, plan in zip(names, alone, strict=True):
+        assert (b"Keys: " in plan) <= name.startswith("keys")
+        assert (b" > " in plan) == name.startswith("condition")
 
 
 FOUR = World(

@@ -5,11 +5,11 @@ An answer depends on none of them, so whatever differs is a fault of one that an
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from oar_proxy.pipeline import WHOLE_STATEMENT
+from oar_proxy.pipeline import WHOLE_STATEMENT, Permit
 
 SETTINGS: Final = ("oar.max_keys = 0", "oar.max_keys = 2", "oar.reduction = full")
 """Settings under which a statement is asked again: without keys, with few, with all there are."""
@@ -46,21 +46,24 @@ class Permits:
     """Which reductions a proxy may make, for each user; and which it has asked for."""
 
     def __init__(self) -> None:
-        self._rules: dict[str, Callable[[str], bool]] = {}
+        self._varied: dict[str, Variation] = {}
         self._asked: dict[str, dict[str, None]] = {}
 
-    def __call__(self, principal: str, reduction: str) -> bool:
-        """See ``oar_proxy.pipeline.Permit``."""
-        self._asked.setdefault(principal, {})[reduction] = None
-        rule = self._rules.get(principal)
-        return rule is None or rule(reduction)
+    def __call__(self, principal: str) -> Permit | None:
+        """See ``oar_proxy.pipeline.Pipeline.permits``."""
+        variation = self._varied.get(principal)
+        return None if variation is None else partial(self._permit, principal, variation)
+
+    def _permit(self, principal: str, variation: Variation, reduction: str) -> bool:
+        self._asked[principal][reduction] = None
+        return variation.permits(reduction)
 
     def vary(self, principal: str, variation: Variation | None) -> None:
         """Put a variation in force for a user; None ends it."""
-        self._asked.pop(principal, None)
-        self._rules.pop(principal, None)
+        self._asked[principal] = {}
+        self._varied.pop(principal, None)
         if variation is not None:
-            self._rules[principal] = variation.permits
+            self._varied[principal] = variation
 
     def asked(self, principal: str) -> tuple[str, ...]:
         """Names of what was asked for since then, but for whole statements."""
