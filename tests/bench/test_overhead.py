@@ -47,8 +47,9 @@ def test_join():
     assert set(there) >= set(peers.CONTESTANTS) - {peers.DUCKDB}
     names = [*(case.name for case in CASES), *(case.name for case in growing(100_000))]
     assert list(found["cases"]) == names
+    without_hub = ("one owner's GROUP BY", "unselective GROUP BY", "100,000 keys")
     for name, case in found["cases"].items():
-        assert set(case["ms"]) == set(there) - ({peers.AT_HUB} if "one owner" in name else set())
+        assert set(there) - set(case["ms"]) == ({peers.AT_HUB} if name in without_hub else set())
         for peer, ratios in case["ratio"].items():
             for asked, ratio in ratios.items():
                 ours, theirs = case["ms"]["oar"][asked], case["ms"][peer][asked]
@@ -56,7 +57,7 @@ def test_join():
     moved = {name: case["moved"] for name, case in found["cases"].items()}
     assert moved["one owner's GROUP BY"] == {"rows": 40, "keys": 0, "queries": 1}
     assert (moved["50 keys"]["keys"], moved["outer join, 150 keys"]["keys"]) == (50, 150)
-    assert moved["1,000 of 100,000 keys"]["keys"] == 1000
+    assert (moved["1,000 keys"]["keys"], moved["10,000 keys"]["keys"]) == (1000, 10_000)
     assert moved["unselective GROUP BY"]["rows"] > 190_000
     if "memory" not in found["skipped"]:
         for case in found["cases"].values():

@@ -20,20 +20,25 @@ OWNERS: Final = ("shop", "fleet")
 
 _ORDERS: Final = """
 CREATE TABLE orders (
-    order_id bigint PRIMARY KEY, promo text NOT NULL, lot integer NOT NULL, amount integer NOT NULL
+    order_id bigint PRIMARY KEY, promo text NOT NULL, lot integer NOT NULL, amount integer NOT NULL,
+    batch text NOT NULL GENERATED ALWAYS AS (
+        CASE WHEN lot < 1000 THEN 'B1000' WHEN lot < 11000 THEN 'B10000'
+             WHEN lot < 111000 THEN 'B100000' ELSE 'rest' END
+    ) STORED
 );
-INSERT INTO orders
+INSERT INTO orders (order_id, promo, lot, amount)
 SELECT i,
        CASE WHEN i % ({rows} / 50) = 7 THEN 'P50'
             WHEN i % ({rows} / 150) = 11 THEN 'P150'
             WHEN i % ({rows} / 5550) = 13 THEN 'P5550'
             ELSE 'G' || i % 100 END,
-       -- A permutation of 0 … rows - 1: of any number of lots the orders are spread evenly.
+       -- A permutation of 0 … rows - 1: the orders of a batch are spread evenly.
        i * 7919 % {rows},
        i % 1000
 FROM generate_series(1, {rows}::bigint) AS i;
 CREATE INDEX ON orders (promo);
 CREATE INDEX ON orders (lot);
+CREATE INDEX ON orders (batch);
 -- By default the sample holds one or two of the 50 rows, and a plan that rests on it is luck.
 ALTER TABLE orders ALTER COLUMN promo SET STATISTICS 1000;
 ANALYZE orders;
