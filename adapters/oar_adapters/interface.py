@@ -292,6 +292,23 @@ class Packed(Sequence[Cell]):
         self.nulls = nulls
 
     @classmethod
+    def of(cls, cells: Sequence[Cell]) -> Packed:
+        """Pack the cells of a column, unless they are."""
+        if isinstance(cells, Packed):
+            return cells
+        lengths = _LENGTHS
+        framed: list[bytes] = []
+        append = framed.append
+        for cell in cells:
+            if cell is None:
+                append(_NULL)
+                continue
+            size = len(cell)
+            append(lengths[size] if size < 1024 else _LENGTH.pack(size))
+            append(cell)
+        return cls(b"".join(framed), len(cells), nulls=None in cells)
+
+    @classmethod
     def of_array(cls, array: bytes | None) -> Packed:
         """Take the elements of a one-dimensional array in binary form; None has none."""
         if array is None:
@@ -325,6 +342,8 @@ class Packed(Sequence[Cell]):
 
 _ARRAY_HEADER: Final = struct.Struct("!iiiii")
 _LENGTH: Final = struct.Struct("!i")
+_LENGTHS: Final = [_LENGTH.pack(n) for n in range(1024)]
+_NULL: Final = _LENGTH.pack(-1)
 
 
 @dataclass(frozen=True, slots=True)

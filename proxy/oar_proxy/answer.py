@@ -8,18 +8,21 @@ standby (decision 4). The proxy encodes no result row.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from oar_adapters.interface import Cell, Output, Packed, base_type, is_binary
+from oar_adapters.interface import Output, Packed, base_type, is_binary
 
 from oar_proxy import sqltree
 from oar_proxy.errors import FeatureNotSupported, LimitExceeded
-from oar_proxy.federation import Execution, HubLink, Parameter
-from oar_proxy.pushdown import Whole
+from oar_proxy.federation import Copied, Execution, HubLink, Parameter
+from oar_proxy.memory import Account
+from oar_proxy.plan import Plan
 from oar_proxy.run import WHOLE, Gathered, Rows
-from oar_proxy.sqltree import Edit, quote_identifier, quote_literal
+from oar_proxy.sqltree import Edit, ast, enums, quote_identifier, quote_literal
 from oar_proxy.statement import FederatedStatement, Occurrence
 
 _ELEMENTS: Final[dict[str, tuple[int, int]]] = {
@@ -46,15 +49,13 @@ _BIGINT: Final = 20
 MAX_ARRAY_BYTES: Final = 1024 * 1024 * 1024 - 1024 * 1024
 """One value of PostgreSQL's is below 1 GB; a little room is left for headers."""
 
-_LENGTHS: Final = [struct.pack("!i", n) for n in range(1024)]
-_NULL: Final = struct.pack("!i", -1)
-
 
 @dataclass
 class _Binder:
     """Collects parameters behind the client's own."""
 
     first: int
+    account: Account
     parameters: list[Parameter] = field(default_factory=list)
 
     def bind(self, parameter: Parameter) -> str:
@@ -65,39 +66,127 @@ class _Binder:
 async def answer(
     statement: FederatedStatement,
     gathered: Gathered,
-    whole: tuple[Whole, Sequence[Output]] | None,
     client_parameters: int,
     link: HubLink,
+    account: Account,
 ) -> Execution:
-    """Build what the hub executes. COPY takes no parameters, so there the rows are literals."""
-    if whole is not None:
-        client_parameters = 0
-        execution = whole_answer(statement, gathered.of(WHOLE), *whole)
-    else:
-        binder = _Binder(client_parameters + 1)
-        edits = statement.prefix_edits()
-        written: dict[int, str] = {}
-        for occurrence in statement.occurrences:
-            number = occurrence.number
-            if number not in written:
-                written[number] = _occurrence_rows(occurrence, gathered.of(number), binder)
-            edits.append(occurrence.relation.replace(written[number]))
-        sql = sqltree.splice(statement.parsed.text, edits)
-        execution = Execution(sql, tuple(binder.parameters), client_parameters > 0)
-    if statement.parsed.kind == "CopyStmt":
-        literal = await _with_literals(execution, client_parameters + 1, statement, link)
-        return Execution(literal, (), False)
-    return execution
+    """Build what the hub executes over the rows of several occurrences."""
+    binder = _Binder(client_parameters + 1, account)
+    edits = statement.prefix_edits()
+    written: dict[int, str] = {}
+    for occurrence in statement.occurrences:
+        number = occurrence.number
+        if number not in written:
+            written[number] = _occurrence_rows(occurrence, gathered.of(number), binder)
+        edits.append(occurrence.relation.replace(written[number]))
+    sql = sqltree.splice(statement.parsed.text, edits)
+    execution = Execution(sql, tuple(binder.parameters), client_parameters > 0)
+    return await _in_text(execution, client_parameters + 1, statement, link, account)
 
 
-def whole_answer(
-    statement: FederatedStatement, rows: Rows, place: Whole, outputs: Sequence[Output]
-) -> Execution:
-    """Build what the hub executes for rows of a whole statement, be it all of them or a chunk."""
-    binder = _Binder(1)
-    edit = Edit(place.start, place.end, _whole_rows(rows, outputs, binder))
-    sql = sqltree.splice(statement.parsed.text, [edit])
-    return Execution(sql, tuple(binder.parameters), False)
+@dataclass(slots=True)
+class OneOwnersAnswer:
+    """What the hub executes for the rows of one owner, all of them or chunk by chunk.
+
+    ``query`` gives a SELECT over some of the rows, to stand from ``start`` to ``end`` in the
+    statement. ``number`` is what the rows are gathered as.
+    """
+
+    statement: FederatedStatement
+    number: int
+    start: int
+    end: int
+    query: Callable[[Rows, _Binder], str]
+    client_parameters: int
+    link: HubLink
+    account: Account
+    _begun: bool = False
+    _written: int = 0
+
+    @property
+    def comes_in_chunks(self) -> bool:
+        """Whether further rows can follow the first ones: not where the hub keeps a cursor."""
+        node = self.statement.parsed.node
+        if isinstance(node, ast.CreateTableAsStmt):
+            return self._table is not None
+        return isinstance(node, ast.SelectStmt) or self.copied is not None
+
+    @property
+    def copied(self) -> Copied | None:
+        """How the rows of ``COPY … TO STDOUT`` look; None for other statements."""
+        node = self.statement.parsed.node
+        if not isinstance(node, ast.CopyStmt) or node.filename is not None:
+            return None
+        options = {option.defname: option.arg for option in node.options or ()}
+        given = options.get("format")
+        named = sqltree.option_word(options["header"]) if "header" in options else "off"
+        return Copied(
+            header=named not in ("false", "off", "0"),
+            binary=sqltree.option_word(given) == "binary",
+        )
+
+    @property
+    def _table(self) -> str | None:
+        """The table that ``CREATE TEMPORARY TABLE … AS`` makes, where it makes one."""
+        node = self.statement.parsed.node
+        into = node.into
+        makes = node.objtype == enums.ObjectType.OBJECT_TABLE and not node.if_not_exists
+        temporary = into.rel.relpersistence == "t" and not into.skipData
+        return into.rel.relname if makes and temporary else None
+
+    async def of(self, rows: Rows) -> Execution:
+        """Build it for the first rows, then for those behind the ones before."""
+        self.account.free(self._written)
+        first = self.client_parameters + 1
+        binder = _Binder(first, self.account)
+        query = self.query(rows, binder)
+        if self._begun and isinstance(self.statement.parsed.node, ast.CreateTableAsStmt):
+            assert self._table is not None
+            sql = f"INSERT INTO pg_temp.{quote_identifier(self._table)} {query}"
+        else:
+            sql = sqltree.splice(self.statement.parsed.text, [Edit(self.start, self.end, query)])
+        self._begun = True
+        execution = Execution(sql, tuple(binder.parameters), self.client_parameters > 0)
+        execution = await _in_text(execution, first, self.statement, self.link, self.account)
+        self._written = execution.written
+        return execution
+
+
+def one_owners_answer(
+    plan: Plan, client_parameters: int, link: HubLink, account: Account
+) -> OneOwnersAnswer | None:
+    """Tell how a plan's answer can be made of an owner's rows a chunk at a time; None: it cannot.
+
+    Either the owner answers the statement, or each row it sends gives its own part of the answer.
+    """
+    statement = plan.statement
+    if plan.whole is not None and plan.whole_query is not None:
+        query = partial(_whole_rows, plan.whole_query.outputs)
+        place = (plan.whole.start, plan.whole.end)
+        return OneOwnersAnswer(statement, WHOLE, *place, query, 0, link, account)
+    extent = statement.parsed.query_extent
+    if len(plan.steps) != 1 or len(statement.occurrences) != 1 or extent is None:
+        return None
+    (occurrence,) = statement.occurrences
+    held = statement.others or statement.calls or plan.steps[0].scan.distinct
+    if held or not sqltree.row_by_row(statement.parsed.node):
+        return None
+    query = partial(_row_by_row, statement, extent)
+    number = occurrence.number
+    return OneOwnersAnswer(statement, number, *extent, query, client_parameters, link, account)
+
+
+def _row_by_row(
+    statement: FederatedStatement, extent: tuple[int, int], rows: Rows, binder: _Binder
+) -> str:
+    (occurrence,) = statement.occurrences
+    start, end = extent
+    edits = [
+        *statement.prefix_edits(),
+        occurrence.relation.replace(_occurrence_rows(occurrence, rows, binder)),
+    ]
+    inside = [Edit(e.start - start, e.end - start, e.replacement) for e in edits]
+    return sqltree.splice(statement.parsed.text[start:end], inside)
 
 
 def explanation(lines: Sequence[str], as_json: str | None) -> Execution:
@@ -105,7 +194,8 @@ def explanation(lines: Sequence[str], as_json: str | None) -> Execution:
     if as_json is not None:
         parameter = Parameter(114, 0, as_json.encode())
         return Execution('SELECT $1::pg_catalog.json AS "QUERY PLAN"', (parameter,), False)
-    parameter = Parameter(1009, 1, array("text", [[line.encode() for line in lines]]))
+    cells = Packed.of([line.encode() for line in lines])
+    parameter = Parameter(1009, 1, Array("text", [cells], None))
     sql = 'SELECT r."QUERY PLAN" FROM pg_catalog.unnest($1::pg_catalog.text[]) AS r("QUERY PLAN")'
     return Execution(sql, (parameter,), False)
 
@@ -148,7 +238,7 @@ def _counted_rows(occurrence: Occurrence, rows: Rows, binder: _Binder) -> str:
     return f"SELECT {selected} FROM pg_catalog.generate_series(1, {count}::bigint)"
 
 
-def _whole_rows(rows: Rows, outputs: Sequence[Output], binder: _Binder) -> str:
+def _whole_rows(outputs: Sequence[Output], rows: Rows, binder: _Binder) -> str:
     if not outputs:
         count = binder.bind(Parameter(_BIGINT, 0, str(rows.count).encode()))
         return f"SELECT FROM pg_catalog.generate_series(1, {count}::bigint) "
@@ -172,10 +262,10 @@ def _unnest(arrays: Sequence[str]) -> str:
     return f"(SELECT {', '.join(f'pg_catalog.unnest({a})' for a in arrays)})"
 
 
-def _array(type_name: str, chunks: Sequence[Sequence[Cell]], binder: _Binder) -> str:
+def _array(type_name: str, chunks: Sequence[Packed], binder: _Binder) -> str:
     element = base_type(type_name) if is_binary(type_name) else "text"
-    value = array(element, chunks)
-    if len(value) > MAX_ARRAY_BYTES:
+    value = Array(element, chunks, binder.account)
+    if value.size > MAX_ARRAY_BYTES:
         raise LimitExceeded(
             "one column of an owner's rows is larger than PostgreSQL's 1 GB for a value",
             detail="limit of the hub; nothing partial is returned",
@@ -193,53 +283,64 @@ def _typed(expression: str, type_name: str) -> str:
     return f"{expression}::{type_name}"
 
 
-def array(element: str, chunks: Sequence[Sequence[Cell]]) -> bytes:
-    """Encode chunks of cells (PostgreSQL's binary format of ``element``) as one binary array."""
-    oid = _ELEMENTS[element][0]
-    count = sum(map(len, chunks))
-    if not count:
-        return struct.pack("!iii", 0, 0, oid)
-    nulls = any(c.nulls if isinstance(c, Packed) else None in c for c in chunks)
-    framed = [struct.pack("!iiiii", 1, int(nulls), oid, count, 1)]
-    for chunk in chunks:
-        if isinstance(chunk, Packed):
-            framed.append(chunk.elements)
-        else:
-            framed.extend(_framed(chunk))
-    return b"".join(framed)
+class Array:
+    """Packed cells of a column as one binary array; see :class:`~oar_proxy.federation.Pieces`.
+
+    Each piece is given away when it is taken, so that the rows leave the proxy's memory as they
+    leave the proxy.
+    """
+
+    def __init__(self, element: str, chunks: Iterable[Packed], account: Account | None) -> None:
+        self._chunks = deque(chunks)
+        self._account = account
+        oid, count = _ELEMENTS[element][0], sum(map(len, self._chunks))
+        nulls = any(chunk.nulls for chunk in self._chunks)
+        dimension = (count, 1) if count else ()
+        sizes = (len(dimension) // 2, int(nulls), oid, *dimension)
+        self._header = struct.pack(f"!{len(sizes)}i", *sizes)
+        self.size = len(self._header) + sum(len(chunk.elements) for chunk in self._chunks)
+
+    def take(self) -> Iterator[bytes]:
+        """Give the array away piece by piece, once."""
+        yield self._header
+        while self._chunks:
+            elements = self._chunks.popleft().elements
+            size = len(elements)
+            yield elements
+            del elements
+            if self._account is not None:
+                self._account.free(size)
 
 
-def _framed(cells: Sequence[Cell]) -> list[bytes]:
-    lengths = _LENGTHS
-    framed: list[bytes] = []
-    append = framed.append
-    for cell in cells:
-        if cell is None:
-            append(_NULL)
-            continue
-        size = len(cell)
-        append(lengths[size] if size < 1024 else struct.pack("!i", size))
-        append(cell)
-    return framed
-
-
-async def _with_literals(
-    execution: Execution, first: int, statement: FederatedStatement, link: HubLink
-) -> str:
-    """Write the parameters into the text. The hub itself turns the arrays into literals."""
+async def _in_text(
+    execution: Execution,
+    first: int,
+    statement: FederatedStatement,
+    link: HubLink,
+    account: Account,
+) -> Execution:
+    """Write the parameters into the text of a COPY. The hub itself makes literals of the arrays."""
     sql, parameters = execution.sql, execution.parameters
-    if not parameters:
-        return sql
+    if statement.parsed.kind != "CopyStmt" or not parameters:
+        return execution
     floats = any(p.oid in (1021, 1022) for p in parameters)
     if floats and int(statement.state.settings.get("extra_float_digits", "1")) < 1:
         raise FeatureNotSupported(
             "COPY of published floating-point columns needs extra_float_digits of at least 1",
             hint="RESET extra_float_digits",
         )
-    wanted = ", ".join(f"${i}::pg_catalog.text" for i in range(1, len(parameters) + 1))
-    ((*literals,),) = await link.query(f"SELECT {wanted}", parameters)
-    edits = [
-        Edit(start, end, quote_literal((literals[number - first] or b"").decode()))
-        for number, start, end in sqltree.parse(sql)[0].parameters
-    ]
-    return sqltree.splice(sql, edits)
+    edits: list[Edit] = []
+    literals: dict[int, str] = {}
+    written = 0
+    for number, start, end in sqltree.parse(sql)[0].parameters:
+        if number not in literals:
+            # One at a time: what is sent is gone from here before the next one's text is.
+            asked = (parameters[number - first],)
+            ((cell,),) = await link.query("SELECT $1::pg_catalog.text", asked)
+            assert cell is not None
+            # By itself, in the statement put together, and in its message.
+            account.hold(3 * len(cell))
+            written += 3 * len(cell)
+            literals[number] = quote_literal(cell.decode())
+        edits.append(Edit(start, end, literals[number]))
+    return Execution(sqltree.splice(sql, edits), (), False, written)

@@ -99,6 +99,12 @@ class LimitExceeded(OarError):
     sqlstate = "54000"
 
 
+class OutOfMemory(OarError):
+    """The statements under way leave no memory for another's rows; nothing partial is returned."""
+
+    sqlstate = "53200"
+
+
 class OwnerFault(OarError):
     """An owner's database failed, or sent what it should not."""
 

@@ -26,6 +26,7 @@ import structlog
 from oar_proxy.errors import FeatureNotSupported, InternalError, OarError, QueryCanceled
 from oar_proxy.federation import (
     Chunks,
+    Copied,
     Execution,
     Federation,
     HubRejected,
@@ -42,6 +43,9 @@ from oar_proxy.wire.messages import Bind, Parse
 T = TypeVar("T")
 
 _STATEMENTS: Final = "SELECT s.name FROM pg_catalog.pg_prepared_statements s"
+
+_COMMAND_COMPLETE: Final = ord("C")
+_PORTAL_SUSPENDED: Final = ord("s")
 
 _FAILING: Final = b"SELECT $0"
 """Fails in parse analysis on every hub ("there is no parameter $0"): after the check for an
@@ -77,12 +81,17 @@ class _Statement:
         return _columns(self.description)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Portal:
-    """A guard that was bound, with the values to run it with."""
+    """A guard that was bound, with the values to run it with, and the answer it has begun to give.
+
+    While an answer is given in chunks, they are bound to another portal, and the guard stays: a
+    FETCH by SQL from this one must not take a chunk for all there is.
+    """
 
     statement: _Statement
     bind: Bind = field(repr=False)
+    flow: _Flow | None = None
 
     def parameters(self) -> list[Parameter]:
         return [
@@ -163,20 +172,98 @@ class _Answer(Settling):
 
 
 class _Chunk(Settling):
-    """The execution of one chunk of an answer: the client gets its rows, not that it is over."""
+    """The execution of one chunk of an answer: the client gets its rows, not that it is over.
 
-    __slots__ = ("rows",)
+    ``rows`` are those of a chunk that is, and ``command`` is what the hub calls it; ``suspended``
+    one that has given as many rows as were asked for.
+    """
+
+    __slots__ = ("command", "rows", "suspended")
 
     def __init__(self, settled: asyncio.Future[str]) -> None:
         super().__init__(Kind.EXECUTE, settled=settled)
+        self.command = b""
         self.rows = 0
+        self.suspended = False
 
-    def ended(self, message: bytes) -> bytes | None:
-        word, _, rows = messages.decode_command_complete(message).partition(b" ")
-        if word != b"SELECT" or not rows.isdigit():
-            raise HubConfused("the hub completed a SELECT as something else")
+    def message(self, code: int, message: bytes) -> bytes | None:
+        if code == _PORTAL_SUSPENDED:
+            self.suspended = True
+            return message
+        if code != _COMMAND_COMPLETE:
+            return message
+        self.command, *_, rows = messages.decode_command_complete(message).split(b" ")
+        if not rows.isdigit():
+            raise HubConfused("the hub completed a statement with rows as one without")
         self.rows = int(rows)
         return None
+
+
+class _CopiedChunk(_Chunk):
+    """A chunk that is a COPY of its own, and for the client a stretch of the one it asked for."""
+
+    __slots__ = ("_binary", "_first", "_header_due")
+
+    def __init__(self, settled: asyncio.Future[str], copied: Copied, *, first: bool) -> None:
+        super().__init__(settled)
+        self._binary = copied.binary
+        self._first = first
+        self._header_due = not first and (copied.header or copied.binary)
+        self.plain = b"" if self._binary or self._header_due else b"d"
+
+    def message(self, code: int, message: bytes) -> bytes | None:
+        match chr(code):
+            case "H":
+                return message if self._first else None
+            case "c":
+                return None
+            case "d":
+                return self._binary_row(message) if self._binary else self._line(message)
+        return super().message(code, message)
+
+    def _line(self, message: bytes) -> bytes | None:
+        """Leave out the line of names, behind which rows need no look."""
+        self.plain = b"d"
+        return None if self._header_due else message
+
+    def _binary_row(self, message: bytes) -> bytes | None:
+        """Leave out header, which comes with the first row, and trailer, which comes by itself."""
+        row = message[messages.HEADER.size :]
+        if self._header_due:
+            self._header_due = False
+            row = messages.after_copy_header(row)
+            message = messages.copy_data(row)
+        return None if row == messages.COPY_TRAILER else message
+
+
+@dataclass(slots=True)
+class _Flow:
+    """An answer that comes in chunks, on its way: one of them is bound to ``portal`` at the hub.
+
+    ``stack`` has what is to be closed with it while it waits for the client's next Execute.
+    """
+
+    chunks: Chunks
+    portal: bytes
+    sent: Sequence[Parameter] = field(repr=False)
+    result_formats: Sequence[int]
+    command: bytes = b""
+    over: bool = False
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    def execution(self, settled: asyncio.Future[str]) -> _Chunk:
+        copied = self.chunks.copied
+        if copied is None:
+            return _Chunk(settled)
+        return _CopiedChunk(settled, copied, first=not self.command)
+
+    def completion(self, rows: int) -> bytes:
+        """What tells the client that it is over."""
+        copied = self.chunks.copied
+        ending = b"" if copied is None else messages.COPY_DONE
+        if copied is not None and copied.binary:
+            ending = messages.copy_data(messages.COPY_TRAILER) + ending
+        return ending + messages.command_complete(b"%s %d" % (self.command, rows))
 
 
 class _LogLine:
@@ -222,6 +309,7 @@ class Federated:
         self._asking = False
         self._inner: asyncio.Task[Any] | None = None
         self._cancelled = False
+        self._closing: set[asyncio.Task[None]] = set()
         self.pid = 0
 
     # --- what the session tells --------------------------------------------------------------
@@ -259,6 +347,7 @@ class Federated:
             if statement is None:
                 self._forget_portal(portal)
             else:
+                self._forget_portal(portal)
                 self._portals[portal] = _Portal(statement, messages.decode_bind(raw))
 
         return _Noted(Kind.BIND, note)
@@ -268,7 +357,8 @@ class Federated:
         if not self.watching:
             return
         if self._conversation.status == ord("I"):
-            self._portals.clear()
+            for name in tuple(self._portals):
+                self._forget_portal(name)
         if self._conversation.idle:
             self.may_be_portal = set(self._portals)
             self.may_be_statement = set(self._statements)
@@ -288,7 +378,18 @@ class Federated:
         self._statements.pop(name, None)
 
     def _forget_portal(self, name: bytes) -> None:
-        self._portals.pop(name, None)
+        portal = self._portals.pop(name, None)
+        if portal is not None and portal.flow is not None:
+            closing = asyncio.create_task(portal.flow.stack.aclose())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def stop(self) -> None:
+        """Stop what owners still send for portals that are suspended."""
+        for name in tuple(self._portals):
+            self._forget_portal(name)
+        if self._closing:
+            await asyncio.wait(self._closing)
 
     def _forget_replaced(self, name: bytes) -> None:
         self._forget_portal(name)
@@ -334,43 +435,73 @@ class Federated:
                 self._channel.request(Expected(Kind.EXECUTE), raw)
                 return
             _require_safe(await link.state())
-            parameters = portal.parameters()
-            prepared, in_chunks = portal.statement.prepared, messages.decode_execute(raw)[1] == 0
-            execution = await self._ask(
-                self._execute(prepared, link, parameters, stack, in_chunks=in_chunks)
-            )
-            sent = parameters if execution.client_parameters else []
-            outcome = await self._replace(name, execution, sent, portal)
-            if outcome != SUCCEEDED:
-                log_line.write(outcome)
-            elif execution.more is not None:
-                formats = portal.bind.result_formats
-                await self._pass_on(name, execution.more, sent, formats, log_line)
-            else:
-                self._go()
-                self._channel.request(_Answer(log_line), raw)
+            try:
+                await self._run(raw, portal, link, stack, log_line)
+            except BaseException:
+                self._forget_portal(name)
+                raise
 
-    async def _replace(
-        self, name: bytes, execution: Execution, sent: list[Parameter], portal: _Portal
-    ) -> str:
-        """Put a portal that evaluates the answer where the guard's was; return the SQLSTATE."""
-        self._forget_replaced(name)
-        self._bind(name, execution, sent, portal.bind.result_formats)
+    async def _run(
+        self,
+        raw: bytes,
+        portal: _Portal,
+        link: SessionLink,
+        stack: AsyncExitStack,
+        log_line: _LogLine,
+    ) -> None:
+        """Begin with the answer of a portal, or go on with it."""
+        name, limit = messages.decode_execute(raw)
+        flow = portal.flow
+        if flow is None:
+            parameters = portal.parameters()
+            prepared = portal.statement.prepared
+            execution = await self._ask(self._federation.execute(prepared, link, parameters, stack))
+            sent = parameters if execution.client_parameters else []
+            if execution.more is None:
+                self._forget_replaced(name)
+                if await self._bound(name, execution, sent, portal, log_line):
+                    self._go()
+                    self._channel.request(_Answer(log_line), raw)
+                return
+            own = b"%s:%d" % (self._name, next(self._numbers))
+            flow = _Flow(execution.more, own, sent, portal.bind.result_formats)
+            if not await self._bound(own, execution, sent, portal, log_line):
+                self._forget_portal(name)
+                return
+            portal.flow = flow
+        else:
+            stack.push_async_exit(flow.stack)
+        gives_rows = portal.statement.description.rows is not None
+        if not await self._pass_on(flow, limit if gives_rows else 0, log_line):
+            self._forget_portal(name)
+        elif not flow.over:
+            flow.stack = stack.pop_all()
+
+    async def _bound(
+        self,
+        name: bytes,
+        execution: Execution,
+        sent: Sequence[Parameter],
+        portal: _Portal,
+        log_line: _LogLine,
+    ) -> bool:
+        """Bind what evaluates the answer, or its first chunk, to a portal; False: it failed."""
+        await self._bind(name, execution, sent, portal.bind.result_formats)
         settled = _awaited()
         described = Step(Kind.DESCRIBE_PORTAL, settled=settled)
         self._channel.request(described, messages.encode_describe(b"P", name))
         self._channel.flush()
-        outcome = await settled
-        if outcome != SUCCEEDED:
-            return outcome
+        if (outcome := await settled) != SUCCEEDED:
+            log_line.write(outcome)
+            return False
         if _columns(described) != portal.statement.columns:
             raise FeatureNotSupported(
                 "cached plan must not change result type",
                 hint="prepare the statement again",
             )
-        return outcome
+        return True
 
-    def _bind(
+    async def _bind(
         self,
         portal: bytes,
         execution: Execution,
@@ -383,63 +514,38 @@ class Federated:
         self._step(Kind.CLOSE, messages.encode_close(b"P", portal))
         self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
         self._step(Kind.PARSE, messages.encode_parse(self._name, execution.sql.encode(), oids))
-        self._step(Kind.BIND, *bind, shows=b"N")
-        if execution.more is None:
-            self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
+        await self._channel.request_large(Step(Kind.BIND, shows=b"N"), bind)
+        self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
 
-    async def _execute(
-        self,
-        prepared: Prepared,
-        link: SessionLink,
-        parameters: Sequence[Parameter],
-        stack: AsyncExitStack,
-        *,
-        in_chunks: bool,
-    ) -> Execution:
-        """Ask the federation; what comes in chunks, or is not settled yet, ends with the stack."""
-        execution = await self._federation.execute(prepared, link, parameters, in_chunks=in_chunks)
-        if execution.settled is not None:
-            stack.push_async_callback(asyncio.wait, (execution.settled,))
-        if execution.more is not None:
-            stack.push_async_callback(execution.more.close)
-        return execution
+    async def _pass_on(self, flow: _Flow, limit: int, log_line: _LogLine) -> bool:
+        """Give the client the rows of the chunk that is bound, and then of further ones.
 
-    async def _pass_on(
-        self,
-        portal: bytes,
-        more: Chunks,
-        sent: Sequence[Parameter],
-        result_formats: Sequence[int],
-        log_line: _LogLine,
-    ) -> bool:
-        """Execute a portal bound to the first chunk, then each further one in one of our own.
-
+        Until there are ``limit`` rows, or the last has been given when that is 0; False: it failed.
         The next chunk is bound when the hub has been read to the end of the one before. It is not
         read while the client does not read, and then nothing more is taken from the owner.
         A CancelRequest is ours all the while: between two chunks the hub would not hear it.
         """
         rows = 0
-        while True:
+        while not flow.over:
             settled = _awaited()
-            executed = _Chunk(settled)
-            self._channel.request(executed, messages.encode_execute(portal))
+            executed = flow.execution(settled)
+            left = limit - rows if limit else 0
+            self._channel.request(executed, messages.encode_execute(flow.portal, left))
             self._channel.flush()
             outcome = await self._ask(_outcome(settled))
-            if outcome != SUCCEEDED:
+            if outcome != SUCCEEDED or executed.suspended:
                 log_line.write(outcome)
-                return False
+                return outcome == SUCCEEDED
             rows += executed.rows
-            chunk = await self._ask(more.next())
-            if chunk is None:
-                break
-            portal = self._name
-            self._step(Kind.CLOSE, messages.encode_close(b"P", portal))
-            bind = messages.encode_bind(portal, self._name, [*sent, *chunk], result_formats)
-            self._step(Kind.BIND, *bind, shows=b"N")
-        self._channel.tell(messages.command_complete(b"SELECT %d" % rows))
+            flow.command = flow.command or executed.command
+            execution = await self._ask(flow.chunks.next())
+            if execution is None:
+                flow.over = True
+                self._step(Kind.CLOSE, messages.encode_close(b"P", flow.portal))
+            else:
+                await self._bind(flow.portal, execution, flow.sent, flow.result_formats)
+        self._channel.tell(flow.completion(rows))
         log_line.write(SUCCEEDED)
-        self._step(Kind.CLOSE, messages.encode_close(b"P", self._name))
-        self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
         return True
 
     # --- the simple protocol ------------------------------------------------------------------
@@ -538,12 +644,12 @@ class Federated:
             return False
         _require_safe(await link.state())
         async with AsyncExitStack() as stack:
-            execution = await self._ask(self._execute(prepared, link, (), stack, in_chunks=True))
-            self._bind(self._name, execution, (), ())
+            execution = await self._ask(self._federation.execute(prepared, link, (), stack))
+            await self._bind(self._name, execution, (), ())
             if execution.more is not None:
                 describe = messages.encode_describe(b"P", self._name)
                 self._step(Kind.DESCRIBE_PORTAL, describe, shows=b"TN")
-                return await self._pass_on(self._name, execution.more, (), (), log_line)
+                return await self._pass_on(_Flow(execution.more, self._name, (), ()), 0, log_line)
             self._go()
             return await self._run_own_portal(log_line, None)
 

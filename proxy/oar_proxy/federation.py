@@ -7,16 +7,24 @@ other does it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from oar_adapters.interface import Cell
 
 from oar_proxy.sessionstate import SessionState
 
-if TYPE_CHECKING:
-    import asyncio
+
+class Pieces(Protocol):
+    """A large cell in pieces, which can be taken once: whoever takes it has it, and nobody else."""
+
+    size: int
+
+    def take(self) -> Iterator[bytes]:
+        """Give the pieces away, ``size`` bytes in all."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +33,7 @@ class Parameter:
 
     oid: int
     format: int
-    cell: Cell = field(repr=False)
+    cell: Cell | Pieces = field(repr=False)
 
 
 class HubLink(Protocol):
@@ -98,19 +106,26 @@ class Prepared:
 class Chunks(Protocol):
     """The rest of an answer that comes in chunks; the owner sends while they are taken.
 
-    Whoever got them closes them, on every path.
+    ``copied``: they are executed as COPY statements, whose data are one COPY's for the client.
     """
 
-    async def next(self) -> tuple[Parameter, ...] | None:
-        """Return what to execute the same SQL with next, None after the last chunk.
+    @property
+    def copied(self) -> Copied | None: ...
+
+    async def next(self) -> Execution | None:
+        """Return what to execute next, None after the last chunk.
 
         Raises ``OarError``: the answer is not complete then, and never will be.
         """
         ...
 
-    async def close(self) -> None:
-        """Stop the owner, if it still sends; returns when that is done and on the ledger."""
-        ...
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What stands around the rows of each COPY: a line of names, or binary header and trailer."""
+
+    header: bool
+    binary: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +134,15 @@ class Execution:
 
     ``sql`` takes the client's parameters first (as many as the guard has, when
     ``client_parameters``), then ``parameters``. With ``more`` these are its first rows only: the
-    answer is what ``sql`` gives with each chunk, one after another.
-
-    ``settled`` is done once nothing is held at an owner and the outcome is on the ledger. It fails
-    never; the hub may evaluate meanwhile, and the client is not told before that it is over.
+    answer is what each execution gives, one after another. Parameters can be sent once.
     """
 
     sql: str
     parameters: tuple[Parameter, ...] = ()
     client_parameters: bool = True
+    written: int = 0
+    """Bytes that rows written into ``sql`` take."""
     more: Chunks | None = field(default=None, repr=False, compare=False)
-    settled: asyncio.Task[None] | None = field(default=None, repr=False, compare=False)
 
 
 class Federation(Protocol):
@@ -160,12 +173,14 @@ class Federation(Protocol):
         prepared: Prepared,
         link: HubLink,
         parameters: Sequence[Parameter],
-        *,
-        in_chunks: bool = False,
+        stack: AsyncExitStack,
     ) -> Execution:
         """Ask the owners, under their policies, and return what the hub has to evaluate.
 
-        ``in_chunks``: the caller executes it to the end at once, so a SELECT may come in chunks.
-        Cancelling the task stops every owner. Raises ``OarError`` or :class:`HubRejected`.
+        What lasts longer than the call is left on ``stack``: memory until the hub has taken the
+        rows, snapshots at owners, owners that still send. Closing it stops them, and returns when
+        nothing is held at an owner and the outcome is on the ledger; the hub may evaluate
+        meanwhile. Cancelling the task stops every owner. Raises ``OarError`` or
+        :class:`HubRejected`.
         """
         ...

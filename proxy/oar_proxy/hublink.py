@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from oar_adapters.interface import Cell
@@ -17,6 +17,9 @@ from oar_proxy.federation import HubRejected, Parameter
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, Kind
+
+SENT_AT_ONCE: Final = 64 * 1024
+"""Bytes of a message that are written before it is asked whether the hub keeps up."""
 
 _TEXT_OID: Final = 25
 
@@ -29,8 +32,9 @@ _PORTAL: Final = (
 class HubChannel:
     """Where requests to the hub are written and what the client is told, with their order.
 
-    ``question_name`` and ``statement_name`` name statement and portal of the proxy's questions,
-    and of what it executes on the client's behalf.
+    ``hub_room`` waits until the hub has read most of what was written. ``question_name`` and
+    ``statement_name`` name statement and portal of the proxy's questions, and of what it executes
+    on the client's behalf.
     """
 
     def __init__(
@@ -38,8 +42,10 @@ class HubChannel:
         conversation: Conversation,
         to_hub: Callable[[Sequence[bytes]], None],
         to_client: Callable[[bytes], None],
+        hub_room: Callable[[], Awaitable[object]],
     ) -> None:
         self.conversation = conversation
+        self._hub_room = hub_room
         self._to_hub = to_hub
         self._to_client = to_client
         self._unsent: list[bytes] = []
@@ -54,6 +60,22 @@ class HubChannel:
             asyncio.get_running_loop().call_soon(self.send)
         self._unsent += parts
         self.conversation.sent(expected)
+
+    async def request_large(self, expected: Expected, parts: Iterable[bytes]) -> None:
+        """Send one message, which may be large, as fast as the hub reads it.
+
+        Parts are taken when there is room for them, so that few of them wait in memory.
+        """
+        self.request(expected)
+        size = 0
+        for part in parts:
+            self._unsent.append(part)
+            size += len(part)
+            if size >= SENT_AT_ONCE:
+                size = 0
+                self.send()
+                await self._hub_room()
+        asyncio.get_running_loop().call_soon(self.send)
 
     def flush(self) -> None:
         """Make the hub send what it has answered so far."""
@@ -216,7 +238,8 @@ class SessionLink:
         """Run one statement in the client's session; the rows come as text cells."""
         exchange = self._exchange(sql)
         self._parse(exchange, sql, [parameter.oid for parameter in parameters])
-        self._ask(exchange, Kind.BIND, *messages.encode_bind(self._name, self._name, parameters))
+        bind = messages.encode_bind(self._name, self._name, parameters)
+        await self._channel.request_large(_Question(Kind.BIND, exchange), bind)
         self._ask(exchange, Kind.EXECUTE, messages.encode_execute(self._name))
         self._close(exchange)
         await self._answer(exchange)

@@ -23,6 +23,7 @@ from oar_adapters.interface import Adapter, Output, Statement
 from oar_proxy import answer as answers
 from oar_proxy import explain, sqltree
 from oar_proxy import plan as plans
+from oar_proxy.answer import OneOwnersAnswer
 from oar_proxy.catalog import Catalog
 from oar_proxy.draft import Draft, DraftStage
 from oar_proxy.errors import (
@@ -34,16 +35,17 @@ from oar_proxy.errors import (
     Unanswerable,
     WrongParameters,
 )
-from oar_proxy.federation import Execution, HubLink, Parameter, Piece, Prepared
+from oar_proxy.federation import Copied, Execution, HubLink, Parameter, Piece, Prepared
 from oar_proxy.gate import Gate
 from oar_proxy.hub import planreading
 from oar_proxy.hub.planner import Planner, PlanningFailed
 from oar_proxy.hub.planreading import Reading
 from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
+from oar_proxy.memory import Account, Memory
 from oar_proxy.plan import Plan
 from oar_proxy.pushdown import Whole, whole_statement
 from oar_proxy.question import Question
-from oar_proxy.run import WHOLE, Gathered, OwnerSlots, Rows, run
+from oar_proxy.run import Gathered, OwnerSlots, Rows, run
 from oar_proxy.sessionstate import SessionState
 from oar_proxy.settings import Limits
 from oar_proxy.sqltree import Edit, ast, quote_identifier, quote_literal
@@ -117,6 +119,7 @@ class Pipeline:
         self._planner = planner
         self._drafts = drafts
         self._limits = limits
+        self._memory = Memory(limits)
         self._readings: OrderedDict[tuple[object, ...], Reading] = OrderedDict()
         self._plans: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
         self._settling: set[asyncio.Task[None]] = set()
@@ -195,8 +198,7 @@ class Pipeline:
         prepared: Prepared,
         link: HubLink,
         parameters: Sequence[Parameter],
-        *,
-        in_chunks: bool = False,
+        stack: AsyncExitStack,
     ) -> Execution:
         """See `Federation.execute`."""
         statement = prepared.statement
@@ -205,7 +207,7 @@ class Pipeline:
             if inner is None:
                 return Execution(prepared.guard_sql)
             await self._check_select(inner, link)
-            return await self.execute(inner, link, (), in_chunks=in_chunks)
+            return await self.execute(inner, link, (), stack)
         if not isinstance(statement, FederatedStatement):
             return Execution(prepared.guard_sql, (), bool(parameters))
         refreshed = await self._refresh(prepared, statement, link)
@@ -220,7 +222,7 @@ class Pipeline:
             if isinstance(resolved, Execution):
                 return replace(resolved, client_parameters=bool(parameters))
             statement = resolved
-        return await self._answer(statement, link, arguments, in_chunks)
+        return await self._answer(statement, link, arguments, stack)
 
     # --- questions ------------------------------------------------------------------------------
 
@@ -411,50 +413,42 @@ class Pipeline:
         statement: FederatedStatement,
         link: HubLink,
         arguments: Mapping[int, _Argument],
-        in_chunks: bool,
+        stack: AsyncExitStack,
     ) -> Execution:
+        account = Account(self._memory)
+        stack.callback(account.close)
         explained = _explain_options(statement.parsed.node)
         plan = await self._plan(statement, arguments)
         if explained is not None and not explained.analyze:
             return self._explained(plan, None, explained)
-        if in_chunks and plan.whole is not None and plan.whole_query is not None:
-            interleaves = self._adapters[plan.whole.owner].capabilities.interleaves
-            if interleaves and statement.parsed.kind == "SelectStmt":
-                return await self._passed_on(plan, plan.whole, plan.whole_query, link)
-        gathered, settled = await self._run(plan, link)
+        answer: OneOwnersAnswer | None = None
+        if explained is None:
+            answer = answers.one_owners_answer(plan, len(arguments), link, account)
+            if answer is not None and answer.comes_in_chunks:
+                return await self._passed_on(plan, answer, stack)
+        gathered, settled = await self._run(plan, link, account)
+        stack.push_async_callback(asyncio.wait, (settled,))
         if explained is not None:
-            return replace(self._explained(plan, gathered, explained), settled=settled)
-        whole = None
-        if plan.whole is not None and plan.whole_query is not None:
-            whole = (plan.whole, plan.whole_query.outputs)
-        try:
-            execution = await answers.answer(statement, gathered, whole, len(arguments), link)
-        except BaseException:
-            await asyncio.wait((settled,))
-            raise
-        return replace(execution, settled=settled)
+            return self._explained(plan, gathered, explained)
+        if answer is not None:
+            return await answer.of(gathered.of(answer.number))
+        return await answers.answer(statement, gathered, len(arguments), link, account)
 
     async def _passed_on(
-        self, plan: Plan, whole: Whole, query: Statement, link: HubLink
+        self, plan: Plan, answer: OneOwnersAnswer, stack: AsyncExitStack
     ) -> Execution:
-        """Answer a SELECT that one owner answers: in chunks, if it has more rows than one."""
+        """Answer what one owner answers: in chunks, if it has more rows than one."""
 
-        def chunk(rows: Rows) -> Execution:
-            return answers.whole_answer(plan.statement, rows, whole, query.outputs)
-
-        async def ask(give: Callable[[Execution], Awaitable[None]]) -> _Ran:
-            return await self._run(plan, link, lambda rows: give(chunk(rows)))
+        async def ask(give: Callable[[Rows], Awaitable[None]]) -> _Ran:
+            return await self._run(plan, answer.link, answer.account, give)
 
         stream = Stream(ask)
-        rest = _Rest(stream, chunk)
-        try:
-            first = await stream.next()
-            if first is not None:
-                return replace(first, more=rest)
+        stack.push_async_callback(stream.close)
+        rest = _Rest(stream, answer)
+        first = await stream.next()
+        if first is None:
             return await rest.last()
-        except BaseException:
-            await stream.close()
-            raise
+        return replace(await answer.of(first), more=rest)
 
     def _explained(
         self, plan: Plan, gathered: Gathered | None, options: _ExplainOptions
@@ -595,9 +589,17 @@ class Pipeline:
         return query if self._adapters[whole.owner].supports_statement(query) else None
 
     async def _run(
-        self, plan: Plan, link: HubLink, give: Callable[[Rows], Awaitable[None]] | None = None
+        self,
+        plan: Plan,
+        link: HubLink,
+        account: Account,
+        give: Callable[[Rows], Awaitable[None]] | None = None,
     ) -> _Ran:
-        """Ask the owners; the task is `Execution.settled`."""
+        """Ask the owners.
+
+        The task is done once nothing is held at an owner and the outcome is on the ledger. It fails
+        never; the hub may evaluate meanwhile, and the client is not told before that it is over.
+        """
         state = plan.statement.state
         progress = state.enabled("oar.progress")
 
@@ -625,7 +627,7 @@ class Pipeline:
                     slots=self._slots,
                     adapters=self._adapters,
                     gate=self._gate,
-                    limits=self._limits,
+                    account=account,
                     seconds=_timeout(state, self._limits),
                     progress=report,
                     finished=finished,
@@ -696,25 +698,26 @@ _Ran = tuple[Gathered, asyncio.Task[None]]
 class _Rest:
     """The chunks behind the first. See :class:`oar_proxy.federation.Chunks`."""
 
-    stream: Stream[Execution, _Ran]
-    chunk: Callable[[Rows], Execution]
+    stream: Stream[Rows, _Ran]
+    answer: OneOwnersAnswer
     over: bool = False
 
-    async def next(self) -> tuple[Parameter, ...] | None:
+    @property
+    def copied(self) -> Copied | None:
+        return self.answer.copied
+
+    async def next(self) -> Execution | None:
         if self.over:
             return None
-        execution = await self.stream.next() or await self.last()
-        return execution.parameters
+        rows = await self.stream.next()
+        return await self.last() if rows is None else await self.answer.of(rows)
 
     async def last(self) -> Execution:
         """Make the chunk of what is left, once nothing more comes."""
         self.over = True
         gathered, settled = self.stream.result
         await asyncio.wait((settled,))
-        return self.chunk(gathered.of(WHOLE))
-
-    async def close(self) -> None:
-        await self.stream.close()
+        return await self.answer.of(gathered.of(self.answer.number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -728,7 +731,7 @@ def _explain_options(node: Any) -> _ExplainOptions | None:
         return None
     analyze, form = False, "text"
     for option in node.options or ():
-        value = _option_word(option.arg)
+        value = sqltree.option_word(option.arg)
         if option.defname == "analyze":
             analyze = value not in ("off", "false", "0")
         elif option.defname == "format":
@@ -744,13 +747,6 @@ def _explain_options(node: Any) -> _ExplainOptions | None:
             hint="leave out ANALYZE, or explain the SELECT by itself",
         )
     return _ExplainOptions(analyze, form == "json")
-
-
-def _option_word(argument: Any) -> str | None:
-    """An option's value in lower case; ``ANALYZE 0`` and ``ANALYZE false`` are written too."""
-    if isinstance(argument, ast.String):
-        return str(argument.sval).lower()
-    return str(argument.ival) if isinstance(argument, ast.Integer) else None
 
 
 def _executed(node: Any) -> Any | None:

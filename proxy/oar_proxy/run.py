@@ -27,11 +27,13 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg.errors
 from oar_adapters.interface import (
     Adapter,
+    Batch,
     Cell,
     KeyFilter,
     OwnerError,
     OwnerErrorKind,
     Packed,
+    Query,
     Scan,
     Snapshot,
     base_type,
@@ -51,8 +53,8 @@ from oar_proxy.errors import (
 )
 from oar_proxy.gate import Gate
 from oar_proxy.ledger import SUCCESS, Ask, StepOutcome
+from oar_proxy.memory import Account
 from oar_proxy.plan import Plan, Step, bound_scan
-from oar_proxy.settings import Limits
 from oar_proxy.sqltree import most_rows
 
 if TYPE_CHECKING:
@@ -77,18 +79,35 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 more than that costs no further query."""
 
 
+CHUNKS_HELD: Final = 12
+"""Chunks that a small budget has to have room for: one waits while another one is sent and a third
+one collected, and the text of a COPY takes up to three times twice what its rows do."""
+
+
 @dataclass(slots=True)
 class Rows:
     """Rows of one owner (or several), column by column, each column in the chunks that came."""
 
     names: tuple[str, ...]
-    columns: list[list[Sequence[Cell]]] = field(repr=False)
+    columns: list[list[Packed]] = field(repr=False)
     count: int = 0
+    size: int = 0
+    """Bytes of all cells."""
+
+    def add(self, batch: Batch, account: Account) -> None:
+        """Put a batch behind the others. Raises what :meth:`Account.hold` does."""
+        packed = [Packed.of(cells) for cells in batch.columns]
+        size = sum(len(cells.elements) for cells in packed)
+        account.hold(size)
+        for column, cells in zip(self.columns, packed, strict=True):
+            column.append(cells)
+        self.count += batch.rows
+        self.size += size
 
     def take(self) -> Rows:
         """Give away what was collected so far, and begin anew."""
-        taken = Rows(self.names, self.columns, self.count)
-        self.columns, self.count = [[] for _ in self.names], 0
+        taken = replace(self)
+        self.columns, self.count, self.size = [[] for _ in self.names], 0, 0
         return taken
 
 
@@ -154,7 +173,7 @@ async def run(
     slots: OwnerSlots,
     adapters: Mapping[str, Adapter],
     gate: Gate,
-    limits: Limits,
+    account: Account,
     seconds: float,
     progress: Callable[[str], None],
     finished: list[StepOutcome],
@@ -165,11 +184,12 @@ async def run(
 
     Snapshots and places at owners are entered on ``held``, which the caller closes, on every path.
     Outcomes of steps that are not on the ledger yet are left in ``finished``, also on failure.
-    With ``give``, rows of a whole statement that are more than a chunk are given away in chunks,
-    as they come; what is returned is the last chunk then. It returns when there is room for more.
+    With ``give``, which is for a plan of one query, rows that are more than a chunk are given away
+    in chunks, as they come; what is returned is the last chunk then. It returns when there is room
+    for more.
     """
     runner = _Runner(
-        plan, slots, adapters, gate, ask, limits, seconds, progress, finished, held, give
+        plan, slots, adapters, gate, ask, account, seconds, progress, finished, held, give
     )
     try:
         async with asyncio.timeout(seconds):
@@ -190,16 +210,16 @@ class _Runner:
     adapters: Mapping[str, Adapter]
     gate: Gate
     ask: Ask
-    limits: Limits
+    account: Account
     seconds: float
     progress: Callable[[str], None]
     finished: list[StepOutcome]
     held: AsyncExitStack
     give: Callable[[Rows], Awaitable[None]] | None = None
     passing: bool = False
+    broken_off: bool = False
     gathered: Gathered = field(default_factory=Gathered)
     rows: dict[int, Rows] = field(default_factory=dict)
-    bytes_held: int = 0
 
     async def run(self) -> Gathered:
         try:
@@ -351,6 +371,9 @@ class _Runner:
         started = clock()
         self.progress(_asking(sending))
         received = await self._noted(sending.query, self._receive(sending))
+        if self.broken_off:
+            sending = await self._begin_again(sending)
+            received = await self._noted(sending.query, self._receive(sending))
         self.gathered.reports.append(
             StepReport(
                 sending.step,
@@ -385,14 +408,14 @@ class _Runner:
             async with self.sessions.use(sending.owner) as snapshot:
                 async for batch in snapshot.run(sending.query):
                     if self.give is not None and self._is_chunk(rows):
+                        if not self.passing and not self._interleaves(sending.owner):
+                            self.broken_off = True
+                            return received
                         await self._pass(sending, snapshot, self.give)
                     received += batch.rows
                     if received > cap:
                         raise _too_many_rows(sending, cap, rule)
-                    self._count_bytes(batch.columns)
-                    for column, cells in zip(rows.columns, batch.columns, strict=True):
-                        column.append(cells)
-                    rows.count += batch.rows
+                    rows.add(batch, self.account)
         except OwnerError as error:
             raise owner_fault(sending.owner, error) from error
         return received
@@ -400,7 +423,11 @@ class _Runner:
     # --- rows that pass through -----------------------------------------------------------------
 
     def _is_chunk(self, rows: Rows) -> bool:
-        return rows.count >= CHUNK_ROWS or self.bytes_held >= CHUNK_BYTES
+        most = min(CHUNK_BYTES, self.account.most // CHUNKS_HELD)
+        return rows.count >= CHUNK_ROWS or rows.size >= most
+
+    def _interleaves(self, owner: str) -> bool:
+        return self.adapters[owner].capabilities.interleaves
 
     async def _pass(
         self, sending: _Sending, snapshot: Snapshot, give: Callable[[Rows], Awaitable[None]]
@@ -410,7 +437,16 @@ class _Runner:
             await self._require_within_cap(sending, snapshot)
             self.passing = True
         await give(sending.rows.take())
-        self.bytes_held = 0
+
+    async def _begin_again(self, sending: _Sending) -> _Sending:
+        """Have an owner that cannot count while it sends count now, and send from the first row."""
+        self.account.free(sending.rows.take().size)
+        async with self.sessions.use(sending.owner) as snapshot:
+            await self._require_within_cap(sending, snapshot)
+        self.passing = True
+        again = gates.Step(sending.owner, sending.query.query, sending.rendered)
+        (permit,) = await self._authorize([again])
+        return replace(sending, query=permit)
 
     async def _require_within_cap(self, sending: _Sending, snapshot: Snapshot) -> None:
         """Have the owner count, in the same snapshot: a refusal has to come before the first row.
@@ -418,13 +454,15 @@ class _Runner:
         A statement need not give as many rows twice (rows that tie, sums of floating-point
         numbers), so the cap is watched while they pass as well.
         """
-        query = self.plan.whole_query
-        assert query is not None
+        query = sending.query.query
         cap, rule = self.gate.row_cap(sending.owner)
-        most = most_rows(self.plan.statement.parsed.node)
-        if most is not None and most <= cap:
-            return
-        counting = replace(query, limit=cap + 1, counted=True)
+        if isinstance(query, Scan):
+            counting: Query = replace(query, columns=(), limit=cap + 1)
+        else:
+            most = most_rows(self.plan.statement.parsed.node)
+            if most is not None and most <= cap:
+                return
+            counting = replace(query, limit=cap + 1, counted=True)
         rendered = self.adapters[sending.owner].render(counting)
         (permit,) = await self._authorize([gates.Step(sending.owner, counting, rendered)])
         self.progress(f"asking owner {sending.owner} how many rows that is: they pass as they come")
@@ -436,19 +474,6 @@ class _Runner:
             return sum([batch.rows async for batch in snapshot.run(query)])
         except OwnerError as error:
             raise owner_fault(owner, error) from error
-
-    def _count_bytes(self, columns: Sequence[Sequence[Cell]]) -> None:
-        for cells in columns:
-            if isinstance(cells, Packed):
-                self.bytes_held += len(cells.elements)
-            else:
-                self.bytes_held += 4 * len(cells) + sum(map(len, filter(None, cells)))
-        if self.bytes_held > self.limits.max_bytes:
-            raise LimitExceeded(
-                f"the owners sent more than {self.limits.max_bytes} bytes for one statement",
-                detail="limit proxy/limits.max_bytes; nothing partial is returned",
-                hint="select fewer rows or columns, or have the limit raised",
-            )
 
 
 @dataclass(frozen=True, slots=True)

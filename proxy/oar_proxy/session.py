@@ -89,7 +89,11 @@ class Session:
             on_copy_in=self._copy_in,
             on_ready=self._ready,
         )
-        self._channel = HubChannel(self.conversation, self._write_to_hub, self._to_client)
+        self._hub_room = asyncio.Event()
+        self._hub_room.set()
+        self._channel = HubChannel(
+            self.conversation, self._write_to_hub, self._to_client, self._hub_room.wait
+        )
         self._federated = Federated(federation, self._channel)
         self._limits = [AUTHENTICATION_MESSAGE if code == ord("p") else 0 for code in range(256)]
         self._max_message = max_message
@@ -148,6 +152,7 @@ class Session:
         running = {task for task in (self._task, self._farewell) if task is not None}
         if running:
             await asyncio.wait(running)
+        await self._federated.stop()
 
     def client_lost(self) -> None:
         """The client has gone: nothing is computed for it any more."""
@@ -158,6 +163,7 @@ class Session:
     def hub_lost(self) -> None:
         """The hub has closed the connection, or it broke."""
         self._hub = None
+        self._hub_room.set()  # what is still to be written to it goes nowhere
         self.conversation.abandon()
         if self._terminating:
             self._end()
@@ -447,6 +453,7 @@ class Session:
     def hub_writable(self, writable: bool) -> None:
         """The hub reads again, or has stopped reading."""
         self._read_client("hub is slow", not writable)
+        (self._hub_room.set if writable else self._hub_room.clear)()
 
     def _read_client(self, reason: str, stop: bool) -> None:
         """Stop reading from the client for a reason, or drop that reason."""

@@ -133,7 +133,9 @@ class Limits(_Section):
     max_rows: Annotated[int, Field(ge=1)] = 1_000_000
     """Rows one owner may send for one step."""
     max_bytes: Annotated[int, Field(ge=1)] = 512 * 1024 * 1024
-    """Bytes all owners together may send for one statement."""
+    """Bytes of owners' rows that one statement may hold at once."""
+    max_total_bytes: Annotated[int, Field(ge=1)] = 2 * 1024 * 1024 * 1024
+    """Bytes of owners' rows that all statements together may hold at once."""
     max_keys: Annotated[int, Field(ge=1)] = 100_000
     """Keys one step may carry to an owner."""
     statement_timeout: Annotated[float, Field(gt=0)] = 300.0

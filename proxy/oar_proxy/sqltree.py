@@ -761,10 +761,66 @@ def preview_rows(node: Any) -> int | None:
     return None
 
 
+_ROW_BY_ROW: Final = frozenset(
+    {
+        "SelectStmt", "ResTarget", "RangeVar", "RangeSubselect", "Alias", "ColumnRef", "A_Star",
+        "String", "A_Const", "Integer", "Float", "Boolean", "BitString", "A_Expr", "BoolExpr",
+        "NullTest", "BooleanTest", "CaseExpr", "CaseWhen", "CoalesceExpr", "MinMaxExpr", "TypeCast",
+        "TypeName", "CollateClause", "A_ArrayExpr", "A_Indirection", "RowExpr", "ParamRef",
+    }
+)  # fmt: skip
+"""Nodes whose value depends on one row. A function may be an aggregate, and is not among them."""
+
+_MORE_THAN_A_ROW: Final = (
+    "distinctClause",
+    "groupClause",
+    "havingClause",
+    "windowClause",
+    "valuesLists",
+    "sortClause",
+    "limitCount",
+    "limitOffset",
+    "lockingClause",
+    "withClause",
+    "larg",
+)
+
+
+def row_by_row(node: Any) -> bool:
+    """Tell whether each row of one table gives its own part of a SELECT's answer, or none.
+
+    Then the answer for all rows is the answers for some of them, one after another.
+    """
+    query = getattr(node, "query", node)
+    waiting: list[Any] = [query]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, tuple):
+            waiting.extend(node)
+        elif isinstance(node, ast.Node):
+            if type(node).__name__ not in _ROW_BY_ROW:
+                return False
+            if isinstance(node, ast.SelectStmt) and (
+                any(getattr(node, name) for name in _MORE_THAN_A_ROW)
+                or len(node.fromClause or ()) != 1
+            ):
+                return False
+            waiting.extend(children(node))
+    return True
+
+
 def most_rows(query: Any) -> int | None:
-    """Return the number a SELECT ends with as its LIMIT, None when it has none."""
+    """Return the number a SELECT, or the one in a carrier, ends with as its LIMIT; None: none."""
+    query = getattr(query, "query", query)
     counted = enums.LimitOption.LIMIT_OPTION_COUNT
     return _integer(query.limitCount) if query.limitOption == counted else None
+
+
+def option_word(argument: Any) -> str | None:
+    """An option's value in lower case; ``ANALYZE 0`` and ``ANALYZE false`` are written too."""
+    if isinstance(argument, ast.String):
+        return str(argument.sval).lower()
+    return str(argument.ival) if isinstance(argument, ast.Integer) else None
 
 
 def _integer(node: Any) -> int | None:

@@ -9,14 +9,14 @@ import re
 import secrets
 import socket
 import threading
-from itertools import chain
+from dataclasses import replace
 
 import psycopg
 import psycopg.conninfo
 import pytest
 import uvloop
 from oar_proxy.errors import InsufficientPrivilege
-from oar_proxy.federation import Execution, Parameter, Piece, Prepared
+from oar_proxy.federation import Copied, Execution, Parameter, Piece, Prepared
 from oar_proxy.hub.users import add_user
 from oar_proxy.server import FrontDoor
 from oar_proxy.settings import Listen
@@ -39,10 +39,12 @@ def as_cells(rows):
 
 
 class Passing:
-    """Chunks behind the first. ``taken`` counts them all."""
+    """Chunks behind the first, each put in the text by ``put``. ``taken`` counts them all."""
 
-    def __init__(self, federation, chunks):
+    def __init__(self, federation, chunks, put, copied):
         self.federation = federation
+        self.put = put
+        self.copied = copied
         self.left = list(chunks[1:])
         self.taken = 1
         self.closed = 0
@@ -56,7 +58,7 @@ class Passing:
                 await self.federation.release.wait()
                 continue
             self.taken += 1
-            return as_cells([(i, f"name {i}") for i in chunk])
+            return self.put(chunk)
         return None
 
     async def close(self):
@@ -80,6 +82,7 @@ class Federation:
         self.notices = False
         self.chunks = []
         self.passing = None
+        self.copied = Copied(header=False, binary=False)
 
     def suspect(self, text):
         return b"pub" in text.lower()
@@ -102,7 +105,7 @@ class Federation:
         await link.check(text, parameter_oids)
         return Prepared(text, (text, found[1]))
 
-    async def execute(self, prepared, link, parameters, *, in_chunks=False):
+    async def execute(self, prepared, link, parameters, stack):
         text, behaviour = prepared.statement
         self.parameters.append(tuple(parameters))
         self.events.append(("begun", behaviour))
@@ -113,23 +116,33 @@ class Federation:
             raise
         if self.notices:
             link.notice("asking 1 owner", detail="of 1")
-        ids, names = f"${len(parameters) + 1}", f"${len(parameters) + 2}"
-        count = 300_000 if behaviour == "wide" else 1
-        cells, more = as_cells(ROWS * count), None
-        if behaviour == "passing":
-            given = chain.from_iterable(self.chunks)
-            if in_chunks and text.startswith("SELECT"):
-                more = self.passing = Passing(self, self.chunks)
-                given = self.chunks[0]
-            cells = as_cells([(number, f"name {number}") for number in given])
-        if text.startswith("COPY"):  # takes no parameters
-            ids, names = (f"'{cell.cell.decode()}'" for cell in cells)
-            cells = ()
         column = ", 1 AS more" if behaviour == "reshaped" else ""
-        rows = f"unnest({ids}::int4[], {names}::text[]) AS rows(id, name)"
-        rows = f"(SELECT *{column} FROM {rows}) AS answered"
+
+        def put(rows):
+            cells = as_cells(rows)
+            ids, names = f"${len(parameters) + 1}", f"${len(parameters) + 2}"
+            if text.startswith("COPY"):  # takes no parameters
+                ids, names = (f"'{cell.cell.decode()}'" for cell in cells)
+                cells = ()
+            source = f"unnest({ids}::int4[], {names}::text[]) AS rows(id, name)"
+            source = f"(SELECT *{column} FROM {source}) AS answered"
+            return Execution(OURS.sub(lambda _: source, text), cells)
+
         self.events.append(("answered", behaviour))
-        return Execution(OURS.sub(lambda _: rows, text), cells, more=more)
+        if behaviour != "passing":
+            return put(ROWS * (300_000 if behaviour == "wide" else 1))
+        chunks = [self._rows(chunk) for chunk in self.chunks]
+        if text.startswith(("DECLARE", "CREATE")):
+            return put([row for chunk in chunks for row in chunk])
+        copied = self.copied if text.startswith("COPY") else None
+        self.passing = Passing(self, chunks, put, copied)
+        stack.push_async_callback(self.passing.close)
+        return replace(put(chunks[0]), more=self.passing)
+
+    def _rows(self, chunk):
+        return (
+            [(number, f"name {number}") for number in chunk] if isinstance(chunk, range) else chunk
+        )
 
     async def _behave(self, behaviour, link):
         if behaviour == "slow":

@@ -8,6 +8,7 @@ import time
 import psycopg
 import pytest
 from oar_proxy.errors import LimitExceeded
+from oar_proxy.federation import Copied
 from oar_proxy.wire import messages
 from psycopg import errors
 from psycopg.pq import TransactionStatus
@@ -31,6 +32,7 @@ BOTH = pytest.mark.parametrize("cursor_class", [ExtendedCursor, psycopg.ClientCu
 @pytest.fixture(autouse=True)
 def chunks(federation):
     federation.chunks = CHUNKS
+    federation.copied = COPIES[""]
     federation.passing = None
     return federation
 
@@ -91,9 +93,9 @@ def test_statements_around_it_in_one_pipeline(client):
     assert answers == [[(1,)], ROWS, ROWS, [(2,)]]
 
 
-def bound(portal):
+def bound(portal, statement=STATEMENT):
     return (
-        messages.encode_parse(b"", STATEMENT.encode()),
+        messages.encode_parse(b"", statement.encode()),
         b"".join(messages.encode_bind(portal, b"")),
         messages.encode_describe(b"P", portal),
     )
@@ -117,16 +119,140 @@ def test_an_answer_is_over_before_the_client_syncs(raw):
     assert raw.ask(messages.SYNC) == [("Z", b"I")]
 
 
-def test_a_client_that_takes_some_rows_a_time_gets_them_at_its_own_pace(raw, federation):
-    some = [messages.encode_execute(b"", rows) for rows in (4, 4, 4)]
-    got = raw.ask(*bound(b""), *some, messages.SYNC)
-    assert "".join(code for code, _ in got) == "12TDDDDsDDDDsDCZ"
-    assert federation.passing is None
+ORDINARY = "SELECT i AS id, 'name ' || i AS name FROM generate_series(0, 8) i"
+"""The same rows, as the hub gives them by itself."""
 
 
-def test_what_carries_it_elsewhere_gets_it_whole(client, federation):
-    with client.cursor().copy(f"COPY ({STATEMENT}) TO STDOUT") as copy:
-        assert len(b"".join(copy).splitlines()) == 9
+def some_at_a_time(portal, statement, limits):
+    executes = [messages.encode_execute(portal, limit) for limit in limits]
+    return [*bound(portal, statement), *executes, messages.SYNC]
+
+
+@pytest.mark.parametrize(
+    "limits", [(4, 4, 4), (3, 3, 3, 3), (1, 1, 1, 1, 5), (9, 9), (10, 1), (2, 0, 0), (4, 4, 0)]
+)
+@pytest.mark.parametrize("portal", [b"", b"mine"])
+def test_some_rows_at_a_time_are_those_of_one_portal(raw, connect_raw, directly, portal, limits):
+    got = raw.ask(*some_at_a_time(portal, STATEMENT, limits))
+    due = connect_raw(directly).ask(*some_at_a_time(portal, ORDINARY, limits))
+    description = 2  # names the table where there is one
+    assert got[description][0] == due[description][0] == "T"
+    assert got[description + 1 :] == due[description + 1 :]
+
+
+def begun(raw, portal=b"mine"):
+    """Take two rows in a transaction that goes on."""
+    raw.ask(messages.encode_query(b"BEGIN"))
+    got = raw.ask(*some_at_a_time(portal, STATEMENT, (2,)))
+    assert "".join(code for code, _ in got) == "12TDDsZ"
+
+
+def two_more(raw, portal=b"mine"):
+    got = raw.ask(messages.encode_execute(portal, 2), messages.SYNC)
+    return "".join(code for code, _ in got)
+
+
+def test_portals_take_turns(raw, federation):
+    begun(raw)
+    other = raw.ask(*some_at_a_time(b"other", STATEMENT, (5,)))
+    assert "".join(code for code, _ in other) == "12TDDDDDsZ"
+    assert raw.ask(messages.encode_query(b"SELECT 1"))[1] == ("D", b"\0\1\0\0\0\0011")
+    assert two_more(raw) == two_more(raw, b"other") == "DDsZ"
+    begins = [event for event in federation.events if event == ("begun", "passing")]
+    assert len(begins) == 2
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        [messages.encode_query(b"COMMIT")],
+        [messages.encode_query(b"ROLLBACK")],
+        [messages.encode_close(b"P", b"mine"), messages.SYNC],
+    ],
+)
+def test_an_owner_is_stopped_when_the_portal_ends(raw, federation, ending):
+    begun(raw)
+    assert federation.passing.closed == 0
+    raw.ask(*ending)
+    eventually(lambda: federation.passing.closed == 1)
+    assert two_more(raw) == "EZ"
+
+
+def test_an_owner_is_stopped_when_the_client_leaves_a_portal(raw, federation, door):
+    begun(raw)
+    raw.close()
+    eventually(lambda: federation.passing.closed == 1)
+    eventually(lambda: not door.door._sessions)
+
+
+def test_sql_takes_no_rows_from_a_portal_that_has_begun(raw):
+    """It would get some of them only."""
+    begun(raw)
+    got = raw.ask(messages.encode_query(b"FETCH ALL FROM mine"))
+    assert "".join(code for code, _ in got) == "EZ"
+    assert messages.decode_fields(frame(got[0]))["C"] == b"0A000"
+
+
+def frame(message):
+    code, body = message
+    return messages.HEADER.pack(ord(code), len(body) + 4) + body
+
+
+def test_a_portal_that_failed_gives_nothing_more(raw, federation):
+    """Not the rest, and not the answer anew: also after a rollback to a savepoint."""
+    federation.chunks = [range(3), LimitExceeded("too much")]
+    raw.ask(messages.encode_query(b"BEGIN"))
+    raw.ask(*some_at_a_time(b"mine", STATEMENT, (2,)))
+    raw.ask(messages.encode_query(b"SAVEPOINT s"))
+    assert two_more(raw) == "DEZ"
+    eventually(lambda: federation.passing.closed == 1)
+    raw.ask(messages.encode_query(b"ROLLBACK TO s"))
+    assert two_more(raw) == "EZ"
+
+
+COPIES = {
+    "": Copied(header=False, binary=False),
+    "(FORMAT csv, HEADER)": Copied(header=True, binary=False),
+    "(HEADER)": Copied(header=True, binary=False),
+    "(FORMAT csv, FORCE_QUOTE *)": Copied(header=False, binary=False),
+    "(FORMAT binary)": Copied(header=False, binary=True),
+}
+
+
+@pytest.mark.parametrize("extended", [True, False])
+@pytest.mark.parametrize("options", COPIES)
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_a_copy_in_chunks_is_one_copy(
+    raw, federation, connect_raw, directly, options, count, extended
+):
+    federation.chunks = [*CHUNKS, range(0)][:count]
+    federation.copied = COPIES[options]
+    ordinary = f"{ORDINARY} WHERE i < {sum(map(len, federation.chunks))}"
+
+    def copy(query):
+        statement = f"COPY ({query}) TO STDOUT {options}"
+        if extended:
+            return some_at_a_time(b"", statement, (2,))
+        return [messages.encode_query(statement.encode())]
+
+    assert raw.ask(*copy(STATEMENT)) == connect_raw(directly).ask(*copy(ordinary))
+    assert federation.passing.taken == count
+
+
+def test_a_copy_that_fails_half_way_is_no_copy(client, federation):
+    federation.chunks = [*CHUNKS[:2], LimitExceeded("too much")]
+    with (
+        pytest.raises(errors.ProgramLimitExceeded),
+        client.cursor().copy(f"COPY ({STATEMENT}) TO STDOUT") as copy,
+    ):
+        list(copy)
+    assert client.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_what_the_hub_keeps_gets_it_whole(client, federation):
+    with client.transaction():
+        client.execute(f"DECLARE mine CURSOR FOR {STATEMENT}")
+        assert client.execute("FETCH ALL FROM mine").fetchall() == ROWS
     assert federation.passing is None
 
 

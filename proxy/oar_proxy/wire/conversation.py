@@ -67,17 +67,19 @@ _READY_LENGTH: Final = HEADER.size + 1
 class Expected:
     """A request the hub will answer. This class: the client gets the answer as it is.
 
-    Subclasses with ``passes`` false are given each message; the hooks are called in the order
+    Subclasses are given each message that is not ``plain``; the hooks are called in the order
     of the hub's answers, exactly one of ``done``, ``failed`` and ``skipped`` a request.
     """
 
-    __slots__ = ("kind",)
+    __slots__ = ("kind", "plain")
     passes = True
     routine = True
     """No hook does anything: true of this class, false of every subclass."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
+        self.plain = kind.plain_answers if self.passes else b""
+        """Messages that need no look."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -85,10 +87,6 @@ class Expected:
 
     def message(self, code: int, message: bytes) -> bytes | None:  # noqa: ARG002
         """Return what the client gets of one message of the answer."""
-        return message
-
-    def ended(self, message: bytes) -> bytes | None:
-        """Return what the client gets of the last message of an answer that passes."""
         return message
 
     def done(self, message: bytes) -> None:
@@ -228,7 +226,7 @@ class Conversation:
         while at <= last_header:
             code, length = HEADER.unpack_from(chunk, at)
             head = self._queue[0] if self._queue else None
-            plain = head is not None and head.passes and code in head.kind.plain_answers
+            plain = head is not None and code in head.plain
             if plain and code in _ROWS:
                 at = _after_rows(chunk, at, last_header)
                 continue
@@ -278,17 +276,13 @@ class Conversation:
         return self._answer(head, code, message)
 
     def _answer(self, head: Expected, code: int, message: bytes) -> bytes | None:
-        given: bytes | None = message
         if head.kind is Kind.STARTUP:
-            given = self._startup(code, message)
+            message = self._startup(code, message)
         elif code == _COPY_IN:
             self._copy_in()
-        if not head.passes:
-            given = head.message(code, message)
+        given = head.message(code, message)
         if code not in head.kind.completed_by:
             return given
-        if head.passes:
-            given = head.ended(message)
         if head.kind is Kind.EXECUTE or code == _READY:
             self.copying = False
         self._queue.popleft()

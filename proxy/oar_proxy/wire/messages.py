@@ -8,14 +8,15 @@ prescribes. Encoders return whole messages.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from oar_adapters.interface import Cell
 
 from oar_proxy.errors import LimitExceeded, OarError, ProtocolViolation
-from oar_proxy.federation import Parameter
+from oar_proxy.federation import Parameter, Pieces
 
 HEADER: Final = struct.Struct("!BI")
 """Type byte and length; the length counts itself but not the type byte."""
@@ -37,6 +38,10 @@ SMALL_CLIENT_MESSAGES: Final = b"CDEHSXcf"
 SYNC: Final = b"S\0\0\0\4"
 FLUSH: Final = b"H\0\0\0\4"
 TERMINATE: Final = b"X\0\0\0\4"
+COPY_DONE: Final = b"c\0\0\0\4"
+_COPY_SIGNATURE_AND_FLAGS: Final = 11 + 4
+COPY_TRAILER: Final = b"\xff\xff"
+"""Ends the rows of a binary COPY, where a row begins with its number of columns."""
 
 # Authentication requests (message 'R') that a relay has to recognise.
 AUTHENTICATION_OK: Final = 0
@@ -210,6 +215,15 @@ def decode_data_row(message: bytes) -> tuple[Cell, ...]:
     return cells
 
 
+def after_copy_header(data: bytes) -> bytes:
+    """Return what follows the header of a binary COPY: signature, flags, extension."""
+    before = _COPY_SIGNATURE_AND_FLAGS
+    if len(data) < before + _INT32.size:
+        raise ProtocolViolation("invalid header of a binary COPY from the hub")
+    (extension,) = _INT32.unpack_from(data, before)
+    return data[before + _INT32.size + extension :]
+
+
 def decode_command_complete(message: bytes) -> bytes:
     """Return the command tag, such as ``SELECT 5``."""
     body = _Body(message)
@@ -329,6 +343,11 @@ def command_complete(tag: bytes) -> bytes:
     return _message(b"C", tag + b"\0")
 
 
+def copy_data(row: bytes) -> bytes:
+    """Write a CopyData message."""
+    return _message(b"d", row)
+
+
 def encode_parse(name: bytes, query: bytes, oids: Sequence[int] = ()) -> bytes:
     """Write a Parse message."""
     types = struct.pack(f"!H{len(oids)}I", len(oids), *oids)
@@ -340,10 +359,11 @@ def encode_bind(
     statement: bytes,
     parameters: Sequence[Parameter] = (),
     result_formats: Sequence[int] = (),
-) -> Sequence[bytes]:
+) -> Iterator[bytes]:
     """Write a Bind message, in parts so that large values are not copied.
 
-    Raises :class:`~oar_proxy.errors.LimitExceeded` when PostgreSQL would not read it.
+    Parameters that come in pieces give them away while the parts are taken. Raises
+    :class:`~oar_proxy.errors.LimitExceeded` when PostgreSQL would not read it.
     """
     if len(parameters) > 0xFFFF:
         raise LimitExceeded("statement not run: it has more than 65535 parameters")
@@ -351,20 +371,32 @@ def encode_bind(
     formats = [parameter.format for parameter in parameters]
     head = portal + b"\0" + statement + b"\0" + struct.pack(f"!H{count}HH", count, *formats, count)
     tail = struct.pack(f"!H{len(result_formats)}H", len(result_formats), *result_formats)
-    parts: list[bytes] = []
-    for parameter in parameters:
-        if parameter.cell is None:
-            parts.append(b"\xff\xff\xff\xff")
-        else:
-            parts += (_INT32.pack(len(parameter.cell)), parameter.cell)
-    length = 4 + len(head) + sum(map(len, parts)) + len(tail)
+    cells = [parameter.cell for parameter in parameters]
+    length = 4 + len(head) + 4 * count + sum(map(_size, cells)) + len(tail)
     if length > LARGEST_MESSAGE:
         raise LimitExceeded(
             "statement not run: what the owners sent is larger than one message can be",
             detail=f"A message holds at most {LARGEST_MESSAGE} bytes.",
             hint="narrow the statement so that fewer rows are needed",
         )
-    return (b"B" + _INT32.pack(length) + head, *parts, tail)
+    return chain((b"B" + _INT32.pack(length) + head,), *map(_parts, cells), (tail,))
+
+
+def _size(cell: Cell | Pieces) -> int:
+    if cell is None:
+        return 0
+    return len(cell) if isinstance(cell, bytes) else cell.size
+
+
+def _parts(cell: Cell | Pieces) -> Iterator[bytes]:
+    if cell is None:
+        yield b"\xff\xff\xff\xff"
+        return
+    yield _INT32.pack(_size(cell))
+    if isinstance(cell, bytes):
+        yield cell
+    else:
+        yield from cell.take()
 
 
 def encode_describe(kind: bytes, name: bytes) -> bytes:
