@@ -144,7 +144,7 @@ def test_rows_are_the_same_at_an_older_hub_with_collations(case, combination, co
     check(case, combinations(combination, hub="icu"))
 
 
-@on(filter(joining, CASES), "pg-sqlite", "pg-mariadb", "mariadb-mariadb")
+@on(filter(joining, CASES), "pg-sqlite", "mariadb-mariadb")
 def test_rows_are_the_same_reduced_in_full(case, combination, combinations):
     place = combinations(combination)
     check(case, place, **{"oar.reduction": "full"})
