@@ -15,7 +15,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final, Literal, LiteralString, cast
 
@@ -51,7 +51,7 @@ class Ask:
     catalog_version: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Disclosure:
     """Keys about to travel: from whose column, to whose column, how many, by which rule.
 
@@ -67,7 +67,7 @@ class Disclosure:
     policy: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepEntry:
     """One query about to leave for an owner. ``keys`` counts all it carries, also own keys."""
 
@@ -80,7 +80,7 @@ class StepEntry:
     disclosures: tuple[Disclosure, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepOutcome:
     """How one recorded step ended; ``rows`` is what the owner sent, None when unknown."""
 
@@ -192,9 +192,13 @@ class Ledger:
             _RECORD,
             {
                 "ask": _ask_row(ask),
-                "finished": [asdict(outcome) for outcome in finished],
+                "finished": [vars(outcome) for outcome in finished],
                 "steps": [
-                    {"position": position, **asdict(entry)}
+                    {
+                        **vars(entry),
+                        "position": position,
+                        "disclosures": [*map(vars, entry.disclosures)],
+                    }
                     for position, entry in enumerate(entries, start=1)
                 ],
             },
@@ -220,7 +224,7 @@ class Ledger:
             _FINISH_ASK,
             {
                 "ask": _ask_row(ask),
-                "finished": [asdict(outcome) for outcome in finished],
+                "finished": [vars(outcome) for outcome in finished],
                 "sqlstate": sqlstate,
                 "rows": rows,
             },
@@ -231,7 +235,7 @@ class Ledger:
     ) -> list[tuple[object, ...]]:
         try:
             async with asyncio.timeout(TIMEOUT), self._pool.connection() as connection:
-                cursor = await connection.execute(statement, (json.dumps(entry),))
+                cursor = await connection.execute(statement, (json.dumps(entry),), prepare=True)
                 rows = await cursor.fetchall() if cursor.description else []
         # Leaving the block above commits; only then has anything been recorded.
         except (psycopg.Error, OSError, TimeoutError) as error:
