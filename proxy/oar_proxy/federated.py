@@ -651,9 +651,12 @@ class Federated:
                 self._step(Kind.DESCRIBE_PORTAL, describe, shows=b"TN")
                 return await self._pass_on(_Flow(execution.more, self._name, (), ()), 0, log_line)
             self._go()
-            return await self._run_own_portal(log_line, None)
+            return await self._run_own_portal(log_line, None, stack)
 
-    async def _run_own_portal(self, log_line: _LogLine | None, shift: int | None) -> bool:
+    async def _run_own_portal(
+        self, log_line: _LogLine | None, shift: int | None, stack: AsyncExitStack | None = None
+    ) -> bool:
+        """Execute the portal, and close the stack meanwhile."""
         settled = _awaited()
         self._step(
             Kind.DESCRIBE_PORTAL,
@@ -665,6 +668,8 @@ class Federated:
             _Answer(log_line, shift=shift, settled=settled), messages.encode_execute(self._name)
         )
         self._channel.flush()
+        if stack is not None:
+            await stack.aclose()
         if await settled != SUCCEEDED:
             return False
         # Only now: a hub that reads the rows of a COPY takes no other message.

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from oar_adapters.interface import Cell
 
 from oar_proxy.sessionstate import SessionState
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Pieces(Protocol):
@@ -64,6 +67,14 @@ class HubLink(Protocol):
 
     def learn(self, cell: Cell) -> SessionState:
         """Take in what ``SESSION_STATE`` gave, where it was asked for along with something else."""
+        ...
+
+    def hold(self, task: asyncio.Task[None]) -> None:
+        """Have the client's next statement wait for a task, which never fails.
+
+        The client may be answered meanwhile, but then finds what the task does done: the outcome
+        of one statement is on the ledger when the next one reads that.
+        """
         ...
 
     def notice(self, message: str, *, detail: str | None = None) -> None:
@@ -178,9 +189,9 @@ class Federation(Protocol):
         """Ask the owners, under their policies, and return what the hub has to evaluate.
 
         What lasts longer than the call is left on ``stack``: memory until the hub has taken the
-        rows, snapshots at owners, owners that still send. Closing it stops them, and returns when
-        nothing is held at an owner and the outcome is on the ledger; the hub may evaluate
-        meanwhile. Cancelling the task stops every owner. Raises ``OarError`` or
+        rows, snapshots at owners, owners that still send. Closing it stops them. What is held at an
+        owner may be let go of, and the outcome be written on the ledger, even later: see
+        `HubLink.hold`. Cancelling the task stops every owner. Raises ``OarError`` or
         :class:`HubRejected`.
         """
         ...

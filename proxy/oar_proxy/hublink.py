@@ -32,7 +32,9 @@ _PORTAL: Final = (
 class HubChannel:
     """Where requests to the hub are written and what the client is told, with their order.
 
-    ``hub_room`` waits until the hub has read most of what was written. ``question_name`` and
+    ``hub_room`` waits until the hub has read most of what was written. ``unsettled`` is what still
+    runs for statements that the client was answered; ``on_settled`` is called when that is over.
+    ``question_name`` and
     ``statement_name`` name statement and portal of the proxy's questions, and of what it executes
     on the client's behalf.
     """
@@ -43,8 +45,11 @@ class HubChannel:
         to_hub: Callable[[Sequence[bytes]], None],
         to_client: Callable[[bytes], None],
         hub_room: Callable[[], Awaitable[object]],
+        on_settled: Callable[[], None],
     ) -> None:
         self.conversation = conversation
+        self._on_settled = on_settled
+        self.unsettled: set[asyncio.Task[None]] = set()
         self._hub_room = hub_room
         self._to_hub = to_hub
         self._to_client = to_client
@@ -76,6 +81,16 @@ class HubChannel:
                 self.send()
                 await self._hub_room()
         asyncio.get_running_loop().call_soon(self.send)
+
+    def hold(self, task: asyncio.Task[None]) -> None:
+        """Have the client's next statement wait for a task."""
+        self.unsettled.add(task)
+        task.add_done_callback(self._settled)
+
+    def _settled(self, task: asyncio.Task[None]) -> None:
+        self.unsettled.discard(task)
+        if not self.unsettled:
+            self._on_settled()
 
     def flush(self) -> None:
         """Make the hub send what it has answered so far."""
@@ -287,6 +302,10 @@ class SessionLink:
         self._close(exchange)
         await self._answer(exchange)
         return oids
+
+    def hold(self, task: asyncio.Task[None]) -> None:
+        """Have the client's next statement wait for a task, which never fails."""
+        self._channel.hold(task)
 
     def notice(self, message: str, *, detail: str | None = None) -> None:
         """Send the client a NOTICE, after the answers to its earlier statements."""

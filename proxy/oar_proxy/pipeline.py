@@ -426,8 +426,8 @@ class Pipeline:
             answer = answers.one_owners_answer(plan, len(arguments), link, account)
             if answer is not None and answer.comes_in_chunks:
                 return await self._passed_on(plan, answer, stack)
-        gathered, settled = await self._run(plan, link, account)
-        stack.push_async_callback(asyncio.wait, (settled,))
+        gathered, settle = await self._run(plan, link, account)
+        stack.callback(lambda: link.hold(settle()))
         if explained is not None:
             return self._explained(plan, gathered, explained)
         if answer is not None:
@@ -439,8 +439,9 @@ class Pipeline:
     ) -> Execution:
         """Answer what one owner answers: in chunks, if it has more rows than one."""
 
-        async def ask(give: Callable[[Rows], Awaitable[None]]) -> _Ran:
-            return await self._run(plan, answer.link, answer.account, give)
+        async def ask(give: Callable[[Rows], Awaitable[None]]) -> tuple[Gathered, _Settling]:
+            gathered, settle = await self._run(plan, answer.link, answer.account, give)
+            return gathered, settle()
 
         stream = Stream(ask)
         stack.push_async_callback(stream.close)
@@ -597,8 +598,9 @@ class Pipeline:
     ) -> _Ran:
         """Ask the owners.
 
-        The task is done once nothing is held at an owner and the outcome is on the ledger. It fails
-        never; the hub may evaluate meanwhile, and the client is not told before that it is over.
+        What is returned besides is to be called, on every path: it starts to let go of the owners
+        and to write the outcome, in a task that never fails. Best when the hub has been sent all
+        it needs, for then both work at once.
         """
         state = plan.statement.state
         progress = state.enabled("oar.progress")
@@ -656,10 +658,15 @@ class Pipeline:
                 sqlstate=sqlstate,
                 milliseconds=round((time.monotonic() - started) * 1000, 1),
             )
-        settled = asyncio.create_task(self._settle(open_still, ask, finished))
-        self._settling.add(settled)
-        settled.add_done_callback(self._settling.discard)
-        return gathered, settled
+        return gathered, partial(self._start_settling, open_still, ask, finished)
+
+    def _start_settling(
+        self, held: AsyncExitStack, ask: Ask, finished: Sequence[StepOutcome]
+    ) -> _Settling:
+        settling = asyncio.create_task(self._settle(held, ask, finished))
+        self._settling.add(settling)
+        settling.add_done_callback(self._settling.discard)
+        return settling
 
     async def settle(self) -> None:
         """Wait until nothing that was asked holds anything at an owner, or lacks its outcome."""
@@ -690,15 +697,16 @@ def _everything(_principal: str) -> None:
     """Let every reduction be made."""
 
 
-_Ran = tuple[Gathered, asyncio.Task[None]]
-"""Rows of owners, and the task that lets go of them and writes the outcome."""
+_Settling = asyncio.Task[None]
+_Ran = tuple[Gathered, Callable[[], _Settling]]
+"""Rows of owners, and what lets go of them and writes the outcome."""
 
 
 @dataclass(slots=True)
 class _Rest:
     """The chunks behind the first. See :class:`oar_proxy.federation.Chunks`."""
 
-    stream: Stream[Rows, _Ran]
+    stream: Stream[Rows, tuple[Gathered, _Settling]]
     answer: OneOwnersAnswer
     over: bool = False
 

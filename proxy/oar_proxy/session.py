@@ -92,7 +92,11 @@ class Session:
         self._hub_room = asyncio.Event()
         self._hub_room.set()
         self._channel = HubChannel(
-            self.conversation, self._write_to_hub, self._to_client, self._hub_room.wait
+            self.conversation,
+            self._write_to_hub,
+            self._to_client,
+            self._hub_room.wait,
+            self._settled,
         )
         self._federated = Federated(federation, self._channel)
         self._limits = [AUTHENTICATION_MESSAGE if code == ord("p") else 0 for code in range(256)]
@@ -230,12 +234,13 @@ class Session:
         last_header = len(data) - HEADER.size
         sent = self.conversation.sent
         plain = _ANSWERED if self._federated.watching else _PLAIN
+        unsettled = self._channel.unsettled
         while at <= last_header:
             code, length = HEADER.unpack_from(data, at)
             if not 4 <= length <= self._limits[code]:
                 self.fail(self._violation(code))
                 return
-            if (self._task or self._holds or self._terminating) and self._waits(code):
+            if (self._task or self._holds or self._terminating or unsettled) and self._waits(code):
                 break
             after = at + 1 + length
             if after > len(data):
@@ -269,12 +274,14 @@ class Session:
 
     def _waits(self, code: int) -> bool:
         """Tell whether a message has to wait for a federated statement or a cancellation."""
+        if not (self._task or self._holds or self._terminating):
+            return code not in _ENDING
         # A batch with a COPY in it waits for the rows, and for nothing else.
         return not (self._task is not None and self.conversation.copying and code in _COPYING)
 
     def _limit_read_ahead(self) -> None:
         """Stop reading when enough whole messages wait; the rest of a message is always read."""
-        waits = self._task is not None or self._holds > 0
+        waits = bool(self._task or self._holds or self._channel.unsettled)
         whole = len(self._pending) >= self._needed
         self._read_client("read ahead", waits and whole and len(self._pending) > READ_AHEAD)
 
@@ -424,8 +431,12 @@ class Session:
             await self._cancel_hub(self._pid, self._secret)
         finally:
             self._holds -= 1
-            if not self._holds and self._task is None:
-                self._resume()
+            self._settled()
+
+    def _settled(self) -> None:
+        """Something that the client's messages waited for is over."""
+        if not self._holds and self._task is None:
+            self._resume()
 
     # --- writing and the pace of it --------------------------------------------------------------
 
@@ -466,6 +477,9 @@ class Session:
             else:
                 self._client.resume_reading()
 
+
+_ENDING: Final = b"SHX"
+"""What ends a statement, or the session, and begins nothing."""
 
 _COPYING: Final = b"dcf"
 """What the hub reads while rows are copied in."""

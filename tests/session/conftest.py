@@ -73,6 +73,7 @@ class Federation:
     is a bug; ``asks`` asks the session's hub a question that fails; ``swallows`` does too, and
     hides that; ``reshaped`` answers with a column more than was prepared. ``passing`` answers in
     the chunks that ``chunks`` holds: ids of rows, ``None`` (wait for ``release``) or an error.
+    With ``settles`` an answer of ``orders`` is settled when ``release`` is set.
     """
 
     def __init__(self):
@@ -80,6 +81,7 @@ class Federation:
         self.release = asyncio.Event()
         self.parameters = []
         self.notices = False
+        self.settles = False
         self.chunks = []
         self.passing = None
         self.copied = Copied(header=False, binary=False)
@@ -129,6 +131,8 @@ class Federation:
             return Execution(OURS.sub(lambda _: source, text), cells)
 
         self.events.append(("answered", behaviour))
+        if self.settles and behaviour == "orders":
+            stack.callback(lambda: link.hold(asyncio.create_task(self._settle())))
         if behaviour != "passing":
             return put(ROWS * (300_000 if behaviour == "wide" else 1))
         chunks = [self._rows(chunk) for chunk in self.chunks]
@@ -138,6 +142,11 @@ class Federation:
         self.passing = Passing(self, chunks, put, copied)
         stack.push_async_callback(self.passing.close)
         return replace(put(chunks[0]), more=self.passing)
+
+    async def _settle(self):
+        self.events.append(("settling", "orders"))
+        await self.release.wait()
+        self.events.append(("settled", "orders"))
 
     def _rows(self, chunk):
         return (
@@ -259,7 +268,7 @@ def federation(door):
     federation = door.federation
     federation.events.clear()
     federation.parameters.clear()
-    federation.notices = False
+    federation.notices = federation.settles = False
     yield federation
     door.call(federation.release.clear)
 

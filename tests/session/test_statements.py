@@ -283,6 +283,42 @@ def test_cancel_what_the_hub_executes(client, cursor_class):
         assert client.execute("SELECT 1").fetchone() == (1,)
 
 
+@BOTH
+def test_the_statement_after_waits_until_the_one_before_is_settled(
+    client, federation, door, cursor_class
+):
+    federation.settles = True
+    cursor = cursor_class(client)
+    assert cursor.execute(ALL).fetchall() == ROWS  # answered although it is not settled
+    assert federation.events[-1] == ("settling", "orders")
+    after = threading.Thread(target=lambda: cursor.execute("SELECT 1"))
+    after.start()
+    after.join(0.3)
+    assert after.is_alive()
+    door.call(federation.release.set)
+    after.join(20)
+    assert cursor.fetchone() == (1,)
+    assert federation.events[-1] == ("settled", "orders")
+
+
+@BOTH
+def test_a_statement_that_fails_at_the_hub_is_settled(client, federation, door, cursor_class):
+    federation.settles = True
+    door.call(federation.release.set)
+    with pytest.raises(errors.DivisionByZero):
+        cursor_class(client).execute("SELECT 1 / (id - id) FROM pub.orders")
+    eventually(lambda: ("settled", "orders") in federation.events)
+    assert client.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_client_that_leaves_does_not_stop_the_settling(where, federation, door):
+    federation.settles = True
+    with psycopg.connect(**where, autocommit=True) as client:
+        assert client.execute(ALL).fetchall() == ROWS
+    door.call(federation.release.set)
+    eventually(lambda: federation.events[-1] == ("settled", "orders"))
+
+
 def test_a_cancel_that_comes_late_hits_nothing(client):
     for _ in range(20):
         client.execute("SELECT 1")
