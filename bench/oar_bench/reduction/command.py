@@ -109,6 +109,7 @@ def _result(found: Measured) -> dict[str, Any]:
         }
     return {
         "joins": lines,
+        "owner_kinds": found.owner_kinds,
         "left_out": dict(found.left_out),
         "failures": len(found.failures),
     }

@@ -100,12 +100,16 @@ class Excess:
 
 @dataclass(slots=True)
 class Measured:
-    """Lines by name, what was not exact, and why statements of a benchmark were left out."""
+    """Lines by name, what was not exact, and why statements of a benchmark were left out.
+
+    ``owner_kinds`` are those of the random joins' owners.
+    """
 
     lines: dict[str, Line] = field(default_factory=dict)
     excesses: list[Excess] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    owner_kinds: list[str] = field(default_factory=list)
 
     def line(self, name: str) -> Line:
         """Return the line of this name, new where there is none."""
@@ -135,14 +139,17 @@ async def measure_shapes(directory: Path, *, seed: int, count: int, rows: int) -
 
     Raises what starting the servers raises, and ``psycopg.Error`` for a statement that fails.
     """
-    drawn: list[tuple[str, World, str]] = []
-    for shape in SHAPES:
-        for number in range(count):
-            random = Random(f"{seed}/{shape.name}/{number}")  # noqa: S311 - repeatable, not secret
-            name = f"join_{len(drawn)}"
-            drawn.append((shape.name, *random_join(random, shape, name, rows)))
     found = Measured()
     async with open_bed(directory, OWNER_KINDS) as bed:
+        found.owner_kinds = [kind for kind in OWNER_KINDS if kind in bed.kinds]
+        drawn: list[tuple[str, World, str]] = []
+        for shape in SHAPES:
+            for number in range(count):
+                random = Random(f"{seed}/{shape.name}/{number}")  # noqa: S311 - repeatable
+                name = f"join_{len(drawn)}"
+                drawn.append(
+                    (shape.name, *random_join(random, shape, name, rows, found.owner_kinds))
+                )
         for first in range(0, len(drawn), JOINS_A_BATCH):
             await _measure_batch(bed, drawn[first : first + JOINS_A_BATCH], found)
     return found

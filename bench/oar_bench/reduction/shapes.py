@@ -13,8 +13,8 @@ from typing import Final
 
 from oar_bench.fuzz.world import TYPES, Column, Row, Table, World
 
-OWNER_KINDS: Final = ("postgres", "sqlite", "postgres", "sqlite")
-"""Owners are taken from the front: two of a join are of two kinds."""
+OWNER_KINDS: Final = ("postgres", "sqlite", "mariadb")
+"""Owners are of these in turn, as far as they are installed: two of a join are of two kinds."""
 
 _NULLS: Final = 0.1
 _MOST_FILTERED: Final = 2
@@ -67,12 +67,14 @@ class _Link:
     outer: bool
 
 
-def random_join(random: Random, shape: Shape, name: str, rows: int) -> tuple[World, str]:
-    """Draw tables of up to ``rows`` rows each and a statement that joins them."""
+def random_join(
+    random: Random, shape: Shape, name: str, rows: int, kinds: Sequence[str]
+) -> tuple[World, str]:
+    """Draw tables of up to ``rows`` rows each, at owners of ``kinds``, and a join of them."""
     count = random.randint(*shape.tables)
     parents = shape.parents(random, count)
     links = {n: _link(random, shape, n, above) for n, above in enumerate(parents, start=1)}
-    owners = {f"{name}_{n}": kind for n, kind in enumerate(OWNER_KINDS[: random.randint(2, 4)])}
+    owners = {f"{name}_{n}": kinds[n % len(kinds)] for n in range(random.randint(2, 4))}
     names = list(owners)
     # Consecutive tables have different owners, so that every statement needs two of them.
     first = random.randrange(len(names))
