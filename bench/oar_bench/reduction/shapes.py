@@ -14,7 +14,7 @@ from typing import Final
 from oar_bench.fuzz.world import TYPES, Column, Row, Table, World
 
 OWNER_KINDS: Final = ("postgres", "sqlite", "mariadb")
-"""Owners are of these in turn, as far as they are installed: two of a join are of two kinds."""
+"""Owners are of these in turn, as far as they are installed."""
 
 _NULLS: Final = 0.1
 _MOST_FILTERED: Final = 2
