@@ -98,10 +98,25 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Derived:
+    """A query over tables of one owner, in the place of a table.
+
+    ``sql`` is as in a :class:`Statement`, ``tables`` those it reads, with the columns it may use.
+    ``origins`` says of the outputs that are a table's column handed through which column (of a
+    table in ``tables``, both as published): output, table, column.
+    """
+
+    sql: str
+    tables: tuple[Table, ...]
+    origins: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """One published table or view. Keys name published columns; only enforced ones are listed.
 
-    ``row_estimate`` is in rows, from the owner's statistics.
+    ``row_estimate`` is in rows, from the owner's statistics. ``derived`` set: a query stands for
+    it, whose outputs are the columns, under the same names at the owner.
     """
 
     name: str
@@ -112,6 +127,7 @@ class Table:
     unique_keys: tuple[tuple[str, ...], ...] = ()
     row_estimate: float = 1000.0
     comment: str | None = None
+    derived: Derived | None = None
 
     def column(self, name: str) -> Column:
         """Return the column of that published name. Raises ``KeyError`` when there is none."""

@@ -18,9 +18,9 @@ from urllib.parse import quote
 import psycopg
 from oar_proxy import log
 from oar_proxy.app import Application, open_application
+from oar_proxy.compile import Permit
 from oar_proxy.hub.access import AdminPool
 from oar_proxy.hub.users import add_user, set_password
-from oar_proxy.pipeline import Permit
 from oar_proxy.settings import DrafterSettings, HubSettings, Listen, OwnerSettings, Settings
 from psycopg import sql
 
@@ -75,7 +75,7 @@ class Served:
 
     def permit_reductions(self, permits: Callable[[str], Permit | None]) -> None:
         """Have the proxy ask before it makes a reduction for some principals."""
-        self._application.pipeline.permits = permits
+        self._application.pipeline.compiler.permits = permits
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:

@@ -63,6 +63,13 @@ class PublishedTable:
         """Rows over all holders, from their statistics."""
         return sum(holder.table.row_estimate for holder in self.holders)
 
+    def origin(self, column: str) -> tuple[str, str, str] | None:
+        """Return schema, table and column whose values a column's are; None where they are new."""
+        derived = self.holders[0].table.derived
+        if derived is None:
+            return (self.schema, self.name, column)
+        return next(((self.schema, t, c) for o, t, c in derived.origins if o == column), None)
+
     def column(self, name: str) -> PublishedColumn:
         """Return the column of that name. Raises ``KeyError``."""
         for column in self.columns:

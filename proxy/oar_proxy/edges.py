@@ -54,7 +54,7 @@ class Edges:
         """Tell whether types on both sides are sound, and it is another occurrence (R39 to R50)."""
         target = self.occurrences[edge.target.occurrence].table
         target_type = _column_type(target, edge.target.column)
-        if target_type is None:
+        if target_type is None or self.computed(edge):
             return False
         for source in edge.sources:
             if source.occurrence == edge.target.occurrence:
@@ -64,6 +64,11 @@ class Edges:
             if source_type is None or not predicates.relayable(source_type, target_type):
                 return False
         return True
+
+    def computed(self, edge: planreading.KeyEdge) -> bool:
+        """Tell whether one end is a value that a subquery's owner makes, and no table's column."""
+        ends = (edge.target, *edge.sources)
+        return any(self.occurrences[e.occurrence].table.origin(e.column) is None for e in ends)
 
     def looks_up(self, edge: planreading.KeyEdge, holder: Holder) -> bool:
         """Tell whether the owner compares keys of this type with its column as the hub does."""
@@ -138,12 +143,17 @@ class Edges:
 
     def _gate_edge(self, edge: planreading.KeyEdge, holder: Holder) -> KeyEdge:
         origins = tuple(
-            KeyOrigin(source_holder.owner, table.schema, table.name, source.column)
+            KeyOrigin(source_holder.owner, *self._origin(source))
             for source in edge.sources
-            for table in (self.occurrences[source.occurrence].table,)
-            for source_holder in table.holders
+            for source_holder in self.occurrences[source.occurrence].table.holders
         )
-        return KeyEdge(origins, holder.owner, holder.table.name, edge.target.column)
+        _, table, column = self._origin(edge.target)
+        return KeyEdge(origins, holder.owner, table, column)
+
+    def _origin(self, column: Origin) -> tuple[str, str, str]:
+        found = self.occurrences[column.occurrence].table.origin(column.column)
+        assert found is not None  # such an edge is not usable
+        return found
 
 
 def _column_type(table: PublishedTable, column: str) -> str | None:

@@ -129,6 +129,8 @@ def _add_report(described: dict[str, Any], report: StepReport | None) -> None:
 
 def _published(plan: Plan, number: int) -> str:
     occurrence = plan.statement.occurrences[number - 1]
+    if occurrence.table.holders[0].table.derived is not None:
+        return occurrence.table.name
     name = f"{occurrence.table.schema}.{occurrence.table.name}"
     return (
         name if occurrence.reference == occurrence.table.name else f"{name} {occurrence.reference}"

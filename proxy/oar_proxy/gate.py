@@ -368,19 +368,27 @@ def _no_longer_published(owner: str) -> InsufficientPrivilege:
 def _touched(query: Query) -> Iterator[tuple[str, str | None]]:
     """Yield every table (with None) and every column a query touches, as published."""
     if not isinstance(query, Scan):
-        for table in query.tables:
-            yield table.name, None
-            yield from ((table.name, column.name) for column in table.columns)
+        yield from _all_of(query.tables)
         return
     for scan in query.parts():
         name = scan.table.name
-        yield name, None
-        yield from ((name, column.name) for column in scan.columns)
-        yield from ((name, key_filter.column) for key_filter in scan.key_filters)
-        yield from ((name, column) for column in _predicate_columns(scan.predicates))
+        if scan.table.derived is not None:
+            # Whatever is asked of its outputs, it is made of these.
+            yield from _all_of(scan.table.derived.tables)
+        else:
+            yield name, None
+            yield from ((name, column.name) for column in scan.columns)
+            yield from ((name, key_filter.column) for key_filter in scan.key_filters)
+            yield from ((name, column) for column in _predicate_columns(scan.predicates))
         for semi_join in scan.semi_joins:
-            yield name, semi_join.column
-            yield semi_join.source.table.name, semi_join.source_column
+            yield _origin(scan.table, semi_join.column)
+            yield _origin(semi_join.source.table, semi_join.source_column)
+
+
+def _all_of(tables: Sequence[Table]) -> Iterator[tuple[str, str | None]]:
+    for table in tables:
+        yield table.name, None
+        yield from ((table.name, column.name) for column in table.columns)
 
 
 def _predicate_columns(predicates: Sequence[Predicate]) -> Iterator[str]:
@@ -413,11 +421,22 @@ def _require_consistent(step: Step) -> None:
     carried: Counter[tuple[str, str]] = Counter()
     for scan in step.query.parts():
         for key_filter in scan.key_filters:
-            carried[scan.table.name, key_filter.column] += len(key_filter.keys)
+            carried[_origin(scan.table, key_filter.column)] += len(key_filter.keys)
     for bound in step.edges:
         carried[bound.edge.receiver_table, bound.edge.receiver_column] -= bound.keys
     if any(undeclared > 0 for undeclared in carried.values()):
         raise InternalError(f"a query to owner {step.owner} carries keys no edge declares")
+
+
+def _origin(table: Table, column: str) -> tuple[str, str]:
+    """The published table and column whose values a column of a scan has."""
+    derived = table.derived
+    if derived is None:
+        return table.name, column
+    for output, source, name in derived.origins:
+        if output == column:
+            return source, name
+    raise InternalError("keys are compared with a column that no table has")
 
 
 def _column(origin: KeyOrigin) -> str:

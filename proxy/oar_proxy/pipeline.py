@@ -10,21 +10,19 @@ import asyncio
 import re
 import struct
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 import structlog
-from oar_adapters.interface import Adapter, Output, Statement
+from oar_adapters.interface import Adapter
 
 from oar_proxy import answer as answers
 from oar_proxy import explain, sqltree
-from oar_proxy import plan as plans
 from oar_proxy.answer import OneOwnersAnswer
 from oar_proxy.catalog import Catalog
+from oar_proxy.compile import Compiler, meaning
 from oar_proxy.draft import Draft, DraftStage
 from oar_proxy.errors import (
     FeatureNotSupported,
@@ -37,13 +35,10 @@ from oar_proxy.errors import (
 )
 from oar_proxy.federation import Copied, Execution, HubLink, Parameter, Piece, Prepared
 from oar_proxy.gate import Gate
-from oar_proxy.hub import planreading
-from oar_proxy.hub.planner import Planner, PlanningFailed
-from oar_proxy.hub.planreading import Reading
+from oar_proxy.hub.planner import Planner
 from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
 from oar_proxy.memory import Account, Memory
 from oar_proxy.plan import Plan
-from oar_proxy.pushdown import Whole, whole_statement
 from oar_proxy.question import Question
 from oar_proxy.run import Gathered, OwnerSlots, Rows, run
 from oar_proxy.sessionstate import SessionState
@@ -59,32 +54,11 @@ from oar_proxy.stream import Stream
 
 _WORDS: Final = re.compile(rb"[A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]*")
 _ALWAYS_OURS: Final = frozenset({b"oar_ask", b"oar_ask_json", b"oar_explain", b"execute"})
-_MEANING: Final = (
-    "TimeZone",
-    "DateStyle",
-    "IntervalStyle",
-    "extra_float_digits",
-    "bytea_output",
-    "search_path",
-)
-"""Session settings that change what the planner makes of a literal or a name."""
-
 _FLOATS: Final = frozenset({"real", "double precision"})
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "us": 1e-6}
 
 MAX_SESSION_VIEWS: Final = 10_000
 """Names of views seen, over all sessions. Forgetting one costs an error of the guard, no answer."""
-
-MAX_READINGS: Final = 512
-"""Planner's answers kept: planning tables hold no row, so they last as long as the catalog."""
-
-MAX_PLANS: Final = 128
-"""Plans kept, until owners are looked at again: what their adapters say may change then."""
-
-WHOLE_STATEMENT: Final = "whole statement"
-
-Permit = Callable[[str], bool]
-"""Given a reduction's name: whether the reduction may be made."""
 
 log = structlog.get_logger(__name__)
 
@@ -117,19 +91,15 @@ class Pipeline:
         self._gate = gate
         self._ledger = ledger
         self._planner = planner
+        self.compiler = Compiler(adapters, gate, planner)
         self._drafts = drafts
         self._limits = limits
         self._memory = Memory(limits)
-        self._readings: OrderedDict[tuple[object, ...], Reading] = OrderedDict()
-        self._plans: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
         self._settling: set[asyncio.Task[None]] = set()
         self._views: set[bytes] = set()
         self._words: frozenset[bytes] = _ALWAYS_OURS
         self._all_suspect = False
         self.catalog = Catalog()
-        self.permits: Callable[[str], Permit | None] = _everything
-        """Given a principal, what is asked before each reduction, if anything is. No answer depends
-        on what it says: that is what is checked with it."""
 
     def publish(self, catalog: Catalog, views: Sequence[str]) -> None:
         """Put another catalog in force; the hub's ``views`` may use published tables."""
@@ -140,7 +110,7 @@ class Pipeline:
             words.update(word.lower() for word in found[:1])
             wordless = wordless or not found
         if catalog is not self.catalog:
-            self._plans = OrderedDict()
+            self.compiler.forget_plans()
         self._words = frozenset(words)
         # A name without a letter, such as "2024", is no word of the text: then all are suspect.
         self._all_suspect = wordless
@@ -229,14 +199,14 @@ class Pipeline:
     def _drafter(self, link: HubLink) -> Any:
         async def draft(text: str, state: SessionState) -> Draft:
             question = Question(text, state.principal, state.settings)
-            meaning = _meaning(state)
+            settings = meaning(state)
 
             async def check(sql: str) -> str | None:
                 try:
                     guarded = await guard_text(sql, link, self.catalog)
                 except sqltree.SyntaxFault as fault:
                     return str(fault)
-                return await self._planner.check(guarded, meaning)
+                return await self._planner.check(guarded, settings)
 
             drafted = await self._drafts.draft(question, self.catalog, check)
             if drafted.sql is None:
@@ -298,7 +268,7 @@ class Pipeline:
         if recognised is None or recognised.statement is None:
             return ["Hub Query", "  no published table is read: the hub answers alone"]
         await self._check_select(Prepared(recognised.guard_sql, recognised.statement), link)
-        plan = await self._plan(recognised.statement, {})
+        plan = await self.compiler.plan(recognised.statement, {})
         return explain.lines(plan, self._adapters)
 
     # --- SQL-level EXECUTE --------------------------------------------------------------------
@@ -418,7 +388,7 @@ class Pipeline:
         account = Account(self._memory)
         stack.callback(account.close)
         explained = _explain_options(statement.parsed.node)
-        plan = await self._plan(statement, arguments)
+        plan = await self.compiler.plan(statement, _literals(arguments))
         if explained is not None and not explained.analyze:
             return self._explained(plan, None, explained)
         answer: OneOwnersAnswer | None = None
@@ -432,7 +402,7 @@ class Pipeline:
             return self._explained(plan, gathered, explained)
         if answer is not None:
             return await answer.of(gathered.of(answer.number))
-        return await answers.answer(statement, gathered, len(arguments), link, account)
+        return await answers.answer(plan.statement, gathered, len(arguments), link, account)
 
     async def _passed_on(
         self, plan: Plan, answer: OneOwnersAnswer, stack: AsyncExitStack
@@ -459,136 +429,6 @@ class Pipeline:
             return answers.explanation((), explain.json_text(plan, self._adapters, reports))
         return answers.explanation(explain.lines(plan, self._adapters, reports), None)
 
-    async def _plan(
-        self, statement: FederatedStatement, arguments: Mapping[int, _Argument]
-    ) -> Plan:
-        """Plan a statement, unless that was done under the same catalog, policies and settings."""
-        edits = [
-            Edit(start, end, arguments[number].literal)
-            for number, start, end in statement.parsed.parameters
-            if number in arguments
-        ]
-        planning = _planning_text(statement, edits)
-        meaning = _meaning(statement.state)
-        most = statement.state.count("oar.max_keys")
-        full = statement.state.one_of("oar.reduction", ("forward", "full")) == "full"
-        permit = self.permits(statement.state.principal)
-        fresh = partial(
-            self._fresh_plan, statement, edits, planning, meaning, most, full=full, permit=permit
-        )
-        if planning is None or permit is not None:
-            return await fresh()
-        # The planning text says what each name means and each parameter is.
-        key = (
-            statement.catalog.version,
-            self._gate.version,
-            statement.parsed.text,
-            planning,
-            most,
-            full,
-            *meaning.items(),
-        )
-        plans = self._plans  # another catalog may be published meanwhile, and then this is too old
-        plan = plans.get(key)
-        if plan is not None:
-            plans.move_to_end(key)
-            return replace(plan, statement=statement)
-        plan = await fresh()
-        plans[key] = plan
-        if len(plans) > MAX_PLANS:
-            plans.popitem(last=False)
-        return plan
-
-    async def _fresh_plan(
-        self,
-        statement: FederatedStatement,
-        edits: Sequence[Edit],
-        planning: str | None,
-        meaning: Mapping[str, str],
-        max_keys: int | None,
-        *,
-        full: bool,
-        permit: Permit | None,
-    ) -> Plan:
-        capabilities = {
-            owner: self._adapters[owner].capabilities
-            for table in statement.tables
-            for owner in table.owners
-        }
-        whole = whole_statement(statement, capabilities, edits)
-        if isinstance(whole, Whole) and permit is not None and not permit(WHOLE_STATEMENT):
-            whole = "it is left out"
-        notes: list[str] = []
-        if isinstance(whole, Whole):
-            query = await self._whole_query(whole, planning, meaning)
-            if query is not None:
-                return plans.whole_plan(statement, whole, query)
-            notes.append("the owner's answer to the whole statement might differ from the hub's")
-        elif plans.cover_of(statement).kappa == 1:
-            notes.append(f"not sent whole: {whole}")
-        reading: Reading | None = None
-        if statement.collates_otherwise:
-            # EXPLAIN prints no COLLATE of a column: its conditions would read as the owners' own.
-            notes.append("read unreduced: it has text with a collation of its own")
-        elif planning is not None:
-            found = await self._read_plan(statement, planning, meaning)
-            if isinstance(found, Reading):
-                reading = found if permit is None else found.only(permit)
-            else:
-                notes.append(f"read unreduced: the planner reports {found}")
-        else:
-            notes.append("read unreduced: this statement form is not analysed")
-        return plans.make_plan(
-            statement,
-            reading,
-            adapters=self._adapters,
-            gate=self._gate,
-            notes=notes,
-            max_keys=max_keys,
-            full=full,
-        )
-
-    async def _read_plan(
-        self, statement: FederatedStatement, planning: str, meaning: Mapping[str, str]
-    ) -> Reading | str:
-        """What the hub's planner makes of it, or the SQLSTATE with which it declines."""
-        key = (statement.catalog.version, planning, *meaning.items())
-        known = self._readings.get(key)
-        if known is not None:
-            self._readings.move_to_end(key)
-            return known
-        try:
-            explained = await self._planner.explain(planning, meaning)
-        except PlanningFailed as failure:
-            # Not kept: the hub may have been busy, and the next time has to be tried afresh.
-            return failure.sqlstate
-        reading = planreading.read(explained, plans.subquery_columns(statement))
-        self._readings[key] = reading
-        if len(self._readings) > MAX_READINGS:
-            self._readings.popitem(last=False)
-        return reading
-
-    async def _whole_query(
-        self, whole: Whole, planning: str | None, meaning: Mapping[str, str]
-    ) -> Statement | None:
-        """The statement with the types its answer has to have, if its owner can give them."""
-        if planning is None:
-            return None
-        cap, _ = self._gate.row_cap(whole.owner)
-        try:
-            outputs = await self._planner.describe(planning, meaning)
-        except PlanningFailed:
-            return None
-        if outputs is None:
-            return None
-        query = Statement(
-            whole.sql,
-            whole.tables,
-            tuple(Output(name, kind) for name, kind in outputs),
-            cap + 1,
-        )
-        return query if self._adapters[whole.owner].supports_statement(query) else None
-
     async def _run(
         self,
         plan: Plan,
@@ -612,7 +452,7 @@ class Pipeline:
         report(f"route {plan.route.kind.value}: {plan.route.reason}")
         ask = await self._ledger.open_ask(
             state.principal,
-            digest(plan.statement.parsed.text),
+            digest(plan.statement.asked),
             kind="question" if plan.statement.drafts else "sql",
             route=plan.route.kind.value,
             kappa=plan.cover.kappa,
@@ -691,10 +531,6 @@ class Pipeline:
         except LedgerUnavailable:
             # What was sent is recorded; only the outcome is not, and reads as unknown.
             log.warning("ledger outcome not written", ask=str(ask.id))
-
-
-def _everything(_principal: str) -> None:
-    """Let every reduction be made."""
 
 
 _Settling = asyncio.Task[None]
@@ -801,10 +637,6 @@ def _array_items(literal: str) -> list[str]:
     return list(array_elements(literal) or ())
 
 
-def _meaning(state: SessionState) -> dict[str, str]:
-    return {name: state.settings[name] for name in _MEANING if name in state.settings}
-
-
 def _tell(link: HubLink, state: SessionState, message: str, *, detail: str | None = None) -> None:
     """Send a NOTICE, unless the session asked for warnings only."""
     if state.settings.get("client_min_messages", "notice") not in ("warning", "error"):
@@ -831,6 +663,10 @@ class _Argument:
         return f"({written}::{self.type})"
 
 
+def _literals(arguments: Mapping[int, _Argument]) -> dict[int, str]:
+    return {number: argument.literal for number, argument in arguments.items()}
+
+
 async def _arguments(link: HubLink, parameters: Sequence[Parameter]) -> dict[int, _Argument]:
     """The client's parameters by number, written by the client's own hub session."""
     if not parameters:
@@ -845,31 +681,3 @@ async def _arguments(link: HubLink, parameters: Sequence[Parameter]) -> dict[int
         text = None if value is None else value.decode()
         arguments[number] = _Argument(text, kind.decode())
     return arguments
-
-
-def _planning_text(statement: FederatedStatement, parameters: Sequence[Edit]) -> str | None:
-    """The statement's query over planning tables and opaque row sources, None without one."""
-    extent = statement.parsed.query_extent
-    if extent is None:
-        return None
-    start, end = extent
-    edits = [*parameters, *statement.prefix_edits()]
-    for occurrence in statement.occurrences:
-        edits.append(
-            occurrence.relation.replace(
-                f"SELECT * FROM oar_plan.{quote_identifier(occurrence.table.planning_name)} "
-                f"AS {quote_identifier(planreading.marker(occurrence.number))}"
-            )
-        )
-    for other in statement.others:
-        relation = other.relation
-        listed = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in other.columns)
-        if not listed:
-            return None
-        edits.append(relation.replace(f"SELECT * FROM oar_internal.any_row() AS r({listed})"))
-    inside = [
-        Edit(e.start - start, e.end - start, e.replacement)
-        for e in edits
-        if start <= e.start and e.end <= end
-    ]
-    return sqltree.splice(statement.parsed.text[start:end], inside)

@@ -310,9 +310,10 @@ class _Planner:
         ]
         for edge in self.reading.edges:
             if edge.target.occurrence == number and not self.edges.usable(edge):
-                said.append(
-                    f"{edge.target.column}: keys of these types do not compare as such (R39)"
-                )
+                why = "keys of these types do not compare as such (R39)"
+                if self.edges.computed(edge):
+                    why = "an owner's subquery computes one side: no key of a table (R22)"
+                said.append(f"{edge.target.column}: {why}")
         return tuple(dict.fromkeys(said))
 
     def _preview_limit(self, scanned: Sequence[int]) -> int | None:

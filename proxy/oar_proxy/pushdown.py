@@ -8,7 +8,7 @@ order is never trusted: unless the owner's database compares bytes, its text col
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -129,32 +129,60 @@ class Whole:
 
 def whole_statement(
     statement: FederatedStatement,
-    capabilities: dict[str, Capabilities],
+    capabilities: Mapping[str, Capabilities],
     parameters: Sequence[Edit],
 ) -> Whole | str:
     """Return the statement for its one owner, or why it does not go whole."""
-    owners = {owner for table in statement.tables for owner in table.owners}
-    if len(owners) != 1:
-        return "more than one owner holds rows of it"
-    (owner,) = owners
     extent = statement.parsed.query_extent
     if extent is None or statement.others or statement.calls:
         return "the hub has a part in it"
+    node = statement.parsed.node
+    query = node if isinstance(node, ast.SelectStmt) else node.query
+    return whole_query(
+        statement,
+        statement.occurrences,
+        query,
+        extent,
+        capabilities=capabilities,
+        parameters=parameters,
+    )
+
+
+def whole_query(
+    statement: FederatedStatement,
+    occurrences: Sequence[Occurrence],
+    node: Any,
+    extent: tuple[int, int],
+    *,
+    capabilities: Mapping[str, Capabilities],
+    parameters: Sequence[Edit],
+) -> Whole | str:
+    """Return a query of the statement for the one owner of its tables, or why it does not go whole.
+
+    ``occurrences`` are all it reads, ``extent`` is where it stands. ``parameters`` are typed
+    literals in the place of the client's.
+    """
+    owners = {owner for occurrence in occurrences for owner in occurrence.table.owners}
+    if len(owners) != 1:
+        return "more than one owner holds rows of it"
+    (owner,) = owners
     can = capabilities[owner]
-    reason = _unfaithful(statement, can)
+    reason = _unfaithful(occurrences, node, statement.state.settings, can)
     if reason is not None:
         return reason
     start, end = extent
     edits = [
-        *(edit for edit in parameters if start <= edit.start < end),
-        *(_source(occurrence, can) for occurrence in statement.occurrences),
+        *parameters,
+        *(_source(occurrence, can) for occurrence in occurrences),
         *statement.prefix_edits(),
     ]
-    shifted = [Edit(e.start - start, e.end - start, e.replacement) for e in edits]
+    inside = [
+        Edit(e.start - start, e.end - start, e.replacement) for e in edits if start <= e.start < end
+    ]
     return Whole(
         owner=owner,
-        sql=sqltree.splice(statement.parsed.text[start:end], shifted),
-        tables=tuple(_used_part(o) for o in statement.occurrences),
+        sql=sqltree.splice(statement.parsed.text[start:end], inside),
+        tables=tuple(_used_part(o) for o in occurrences),
         start=start,
         end=end,
     )
@@ -199,26 +227,26 @@ def _read_column(column: Column, can: Capabilities) -> str:
     return source if source == name else f"{source} AS {name}"
 
 
-def _unfaithful(statement: FederatedStatement, can: Capabilities) -> str | None:
+def _unfaithful(
+    occurrences: Sequence[Occurrence],
+    node: Any,
+    settings: Mapping[str, str],
+    can: Capabilities,
+) -> str | None:
     if not can.statements:
         return "its owner's adapter takes no whole statements"
-    for occurrence in statement.occurrences:
+    for occurrence in occurrences:
         for column in occurrence.table.holders[0].table.columns:
             if column.name not in occurrence.columns:
                 continue
             if base_type(column.type) not in _TYPES or column.equality is not Agreement.EXACT:
                 return f'column "{column.name}" is compared differently by its owner'
-    settings = statement.state.settings
     if not settings.get("DateStyle", "").replace(" ", "").upper().startswith("ISO,MDY"):
         return "the session's DateStyle is not ISO, MDY"
     for name, value in _PLAIN_SETTINGS.items():
         if settings.get(name, value) != value:
             return f"the session's {name} is not {value}"
-    return _unlisted(_query_node(statement.parsed.node), can)
-
-
-def _query_node(node: Any) -> Any:
-    return node if isinstance(node, ast.SelectStmt) else node.query
+    return _unlisted(node, can)
 
 
 def _unlisted(root: Any, can: Capabilities) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -736,6 +736,37 @@ def _output_columns(query: Any) -> tuple[str, ...] | None:
         else:
             return None
     return tuple(names)
+
+
+def bracketed_queries(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where subqueries stand, from behind their ``(`` up to their ``)``, outer ones first.
+
+    Arms of set operations are left out: the other arms have a say in the types of theirs.
+    """
+    tokens = list(scan(text))
+    for index in range(1, len(tokens) - 1):
+        if tokens[index].name != "ASCII_40" or tokens[index + 1].name not in ("SELECT", "WITH"):
+            continue
+        closing = _closing(tokens, index)
+        before = {tokens[index - 1].name}
+        if before <= {"ALL", "DISTINCT"} and index > 1:
+            before.add(tokens[index - 2].name)
+        after = tokens[closing + 1].name if closing + 1 < len(tokens) else ""
+        if not before & _SET_OPERATIONS and after not in (*_SET_OPERATIONS, *_BEHIND_AN_ARM):
+            yield tokens[index].end + 1, tokens[closing].start
+
+
+_SET_OPERATIONS: Final = frozenset({"UNION", "INTERSECT", "EXCEPT"})
+_BEHIND_AN_ARM: Final = ("ORDER", "LIMIT", "OFFSET", "FETCH", "FOR")
+
+
+def calls_plainly(node: Any, functions: Collection[str]) -> bool:
+    """Tell whether an expression calls one of some functions, outside of subqueries and OVER."""
+    if isinstance(node, ast.SubLink):
+        return False
+    if isinstance(node, ast.FuncCall) and node.over is None and node.funcname[-1].sval in functions:
+        return True
+    return any(calls_plainly(child, functions) for child in children(node))
 
 
 def preview_rows(node: Any) -> int | None:

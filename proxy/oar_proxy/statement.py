@@ -8,8 +8,8 @@ comes out is one text with the places of every occurrence of a published table i
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from oar_proxy import sqltree
@@ -74,6 +74,23 @@ class FederatedStatement:
     seen_through: HubLink = field(repr=False, compare=False)
     """The link that ``state`` and the names were asked through."""
     drafts: tuple[Draft, ...] = ()
+    written: str | None = None
+
+    @property
+    def asked(self) -> str:
+        """The text before subqueries became tables of their owners."""
+        return self.written or self.parsed.text
+
+    def with_text(self, text: str, tables: Mapping[str, PublishedTable]) -> FederatedStatement:
+        """Say the same in another text, in which new names stand for ``tables``."""
+        parsed = _parse_one(text)
+        meant = {(o.relation.schema, o.relation.name): o.table for o in self.occurrences}
+        meant |= {(None, name): table for name, table in tables.items()}
+        others = {(o.relation.schema, o.relation.name): o for o in self.others}
+        occurrences, rest = _sort_relations(parsed, meant, others)
+        return replace(
+            self, parsed=parsed, occurrences=occurrences, others=rest, written=self.asked
+        )
 
     @property
     def tables(self) -> tuple[PublishedTable, ...]:
@@ -124,7 +141,7 @@ async def recognise(
     parsed, state, resolved = await _for_guards(parsed, link, catalog)
     guard_sql = parsed.text
     parsed, state, resolved = await _expand_views(parsed, state, resolved, link, catalog)
-    occurrences, others = _sort_relations(parsed, resolved, catalog)
+    occurrences, others = _sort_relations(parsed, *_meant(parsed, resolved, catalog))
     later = tuple(call for call in parsed.calls if call.name != "oar_ask")
     targets = [resolved.get((t.schema, t.name)) for t in parsed.targets]
     for target in targets:
@@ -222,7 +239,8 @@ def derived_call(call: Call, sql: str) -> Edit:
 # --- names ----------------------------------------------------------------------------------
 
 
-_Resolved = dict[tuple[str | None, str], dict[str, Any]]
+_Name = tuple[str | None, str]
+_Resolved = dict[_Name, dict[str, Any]]
 
 
 async def _for_guards(
@@ -332,20 +350,22 @@ async def _look(
 
 
 def _sort_relations(
-    parsed: Parsed, resolved: _Resolved, catalog: Catalog
+    parsed: Parsed,
+    tables: Mapping[_Name, PublishedTable],
+    others: Mapping[_Name, OtherRelation],
 ) -> tuple[tuple[Occurrence, ...], tuple[OtherRelation, ...]]:
+    """Tell published relations from those of the hub, of which ``others`` are known."""
     occurrences: list[Occurrence] = []
-    others: list[OtherRelation] = []
+    rest: list[OtherRelation] = []
     repeated = sqltree.repeated_relations(parsed.node)
     repeated |= {first: first for first in repeated.values()}
     shared: dict[int, int] = {}
     for relation in parsed.relations:
-        found = resolved.get((relation.schema, relation.name))
-        table = catalog.tables.get((found["schema"], found["name"])) if found else None
+        name = (relation.schema, relation.name)
+        table = tables.get(name)
         if table is None:
-            columns = tuple((name, kind) for name, kind in (found or {}).get("columns") or ())
-            collates = (found or {}).get("collates", False)
-            others.append(OtherRelation(relation, columns, collates))
+            known = others.get(name) or OtherRelation(relation, ())
+            rest.append(replace(known, relation=relation))
             continue
         used = tuple(
             column.name
@@ -357,4 +377,24 @@ def _sort_relations(
             if relation.start <= position < relation.end:
                 number = shared.setdefault(first, number)
         occurrences.append(Occurrence(number, table, relation, used))
-    return tuple(occurrences), tuple(others)
+    return tuple(occurrences), tuple(rest)
+
+
+def _meant(
+    parsed: Parsed, resolved: _Resolved, catalog: Catalog
+) -> tuple[dict[_Name, PublishedTable], dict[_Name, OtherRelation]]:
+    """What the session found under the names in FROM."""
+    tables: dict[_Name, PublishedTable] = {}
+    others: dict[_Name, OtherRelation] = {}
+    for relation in parsed.relations:
+        name = (relation.schema, relation.name)
+        found = resolved.get(name)
+        if found is None:
+            continue
+        table = catalog.tables.get((found["schema"], found["name"]))
+        if table is not None:
+            tables[name] = table
+        else:
+            columns = tuple((column, kind) for column, kind in found.get("columns") or ())
+            others[name] = OtherRelation(relation, columns, found.get("collates", False))
+    return tables, others

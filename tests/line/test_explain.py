@@ -8,7 +8,9 @@ KEPT_WHOLE = {
     "SELECT a.id FROM shop.a LEFT JOIN shop.b ON a.k = b.k": ("a", "k: an outer join keeps its rows without a partner (R2)"),
     "SELECT a.id FROM shop.a FULL JOIN shop.b ON a.k = b.k": ("b", "k: a full join keeps its rows without a partner (R3)"),
     "SELECT id FROM shop.a WHERE NOT EXISTS (SELECT FROM shop.b WHERE b.k = a.k)": ("a", "k: the rows without a partner are the answer (R17)"),
-    "SELECT a.id FROM shop.a JOIN (SELECT min(k) k FROM shop.b GROUP BY s) q USING (k)": ("b", None),
+    "SELECT a.id FROM shop.a JOIN (SELECT min(k + 0) k FROM shop.b GROUP BY s) q USING (k)": ("b", None),
+    "SELECT a.id FROM shop.a JOIN (SELECT min(k) k FROM shop.b GROUP BY s) q USING (k)": (
+        "a", "k: an owner's subquery computes one side: no key of a table (R22)"),
     "SELECT q.rank FROM shop.a JOIN (SELECT k, rank() OVER (ORDER BY w) FROM shop.b) q USING (k)": ("b", "k: a window function below the join sees all its rows (R25)"),
     "SELECT a.id FROM shop.a JOIN (SELECT k FROM shop.b ORDER BY w LIMIT 2) q USING (k)": ("b", "k: a LIMIT below the join sees all its rows (R27)"),
     "SELECT a.id FROM shop.a JOIN shop.b ON a.id = b.k::numeric": ("b", None),

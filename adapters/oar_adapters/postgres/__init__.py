@@ -407,12 +407,9 @@ def _fitting(rows: Sequence[asyncpg.Record]) -> int:
 
 
 def _in_blocks(asked: Query) -> TypeGuard[Scan]:
-    return (
-        isinstance(asked, Scan)
-        and not asked.key_filters
-        and not asked.semi_joins
-        and not asked.distinct
-    )
+    if not isinstance(asked, Scan) or asked.key_filters or asked.semi_joins or asked.distinct:
+        return False
+    return asked.table.derived is None
 
 
 def _leaf_agreement(column: Column, leaf: Leaf) -> Agreement:

@@ -142,7 +142,17 @@ def cell_of(expression: str, type_: str) -> str:
 
 
 def relation(table: Table) -> str:
-    """Write a table's qualified name: the search path of our connections is ``pg_catalog``."""
+    """Write a table's qualified name: the search path of our connections is ``pg_catalog``.
+
+    A derived table's outputs get the types the hub expects, as those of a whole statement do.
+    """
+    if table.derived is not None:
+        inner = ", ".join(f"c{number}" for number in range(1, len(table.columns) + 1))
+        cells = ", ".join(
+            f"q.c{number}::{type_name(column.type)} AS {identifier(column.source_name)}"
+            for number, column in enumerate(table.columns, start=1)
+        )
+        return f"(SELECT {cells} FROM (\n{table.derived.sql}\n) AS q({inner})) AS t"
     name = identifier(table.source_name)
     return f"{identifier(table.source_schema)}.{name}" if table.source_schema else name
 

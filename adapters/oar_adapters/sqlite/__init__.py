@@ -25,11 +25,13 @@ from oar_adapters.interface import (
     Batch,
     Capabilities,
     Column,
+    Output,
     OwnerError,
     OwnerErrorKind,
     OwnerSchema,
     Predicate,
     Query,
+    Scan,
     Statement,
     Table,
 )
@@ -156,7 +158,7 @@ class SqliteAdapter:
     def supports_statement(self, statement: Statement) -> bool:
         """Tell whether the owner's answer equals the hub's: :mod:`oar_adapters.sqlite.whole`."""
         try:
-            self._translate(statement)
+            self._translate(statement, sql.Parameters())
         except whole.NotTaken:
             return False
         return True
@@ -164,29 +166,42 @@ class SqliteAdapter:
     def render(self, query: Query) -> str:
         """Return the SQL that is sent; key lists are ``?``."""
         if isinstance(query, Statement):
-            return self._translate(query, shown=True).text
-        return sql.scan(query, self._settled, sql.Parameters(shown=True))
+            return self._translate(query, sql.Parameters(shown=True)).text
+        return self._scan(query, sql.Parameters(shown=True))[0]
 
     def written(self, query: Query) -> _Written:
         """Write a query in SQLite's dialect. Raises ``ValueError`` for one not evaluated here."""
         if isinstance(query, Statement):
-            translated = self._translate(query)
+            parameters = sql.Parameters()
+            translated = self._translate(query, parameters)
             outputs = () if query.counted else query.outputs
             columns = tuple((f'output "{o.name}"', o.type) for o in outputs)
-            values = translated.parameters.values
-            return _Written(translated.text, values, columns, translated.checks)
+            return _Written(translated.text, parameters.values, columns, translated.checks)
         parameters = sql.Parameters()
-        text = sql.scan(query, self._settled, parameters)
+        text, checks = self._scan(query, parameters)
         columns = tuple((_place(query.table, column), column.type) for column in query.columns)
-        return _Written(text, parameters.values, columns)
+        return _Written(text, parameters.values, columns, checks)
+
+    def _scan(self, query: Scan, parameters: sql.Parameters) -> tuple[str, whole.Checks]:
+        """Write a scan. Parameters of a derived table stand before those of its conditions."""
+        table = query.table
+        if table.derived is None:
+            return sql.scan(query, self._settled, parameters), ()
+        outputs = tuple(Output(column.name, column.type) for column in table.columns)
+        statement = Statement(table.derived.sql, table.derived.tables, outputs)
+        try:
+            inner = self._translate(statement, parameters)
+        except whole.NotTaken:
+            raise ValueError("not a derived table SQLite evaluates") from None
+        return sql.scan(query, self._settled, parameters, f"({inner.text})"), inner.checks
 
     @property
     def _settled(self) -> frozenset[tuple[str, str]]:
         return frozenset() if self._found is None else self._found.settled
 
-    def _translate(self, statement: Statement, *, shown: bool = False) -> whole.Translated:
+    def _translate(self, statement: Statement, parameters: sql.Parameters) -> whole.Translated:
         enforced = frozenset() if self._found is None else self._found.enforced
-        return whole.translate(statement, self._settled, enforced, shown=shown)
+        return whole.translate(statement, self._settled, enforced, parameters)
 
     @asynccontextmanager
     async def snapshot(
@@ -264,7 +279,7 @@ class _Written:
     text: str
     values: Sequence[str | float]
     columns: tuple[tuple[str, str], ...]
-    checks: tuple[tuple[str, Table, tuple[Column, ...]], ...] = ()
+    checks: whole.Checks = ()
 
 
 def _check(

@@ -106,17 +106,21 @@ class Operand:
     as_double: bool = False
 
 
-def scan(query: Scan, settled: Settled, parameters: Parameters) -> str:
-    """Write a scan. Without columns SQLite counts: one row, one integer."""
+def scan(query: Scan, settled: Settled, parameters: Parameters, source: str | None = None) -> str:
+    """Write a scan. Without columns SQLite counts: one row, one integer.
+
+    ``source`` is what stands for a derived table, with its parameters bound already.
+    """
+    if source is None:
+        source = f"main.{quoted(query.table.source_name)}"
     names = [f"{ALIAS}.{quoted(column.source_name)}" for column in query.columns]
     writer = Writer(query.table, settled, parameters)
     where = writer.where(query)
     limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
-    source = f"main.{quoted(query.table.source_name)} AS {ALIAS}"
     # A collation that takes case twins for one would keep only one of them.
     exact = all(column.equality is Agreement.EXACT for column in query.columns)
     once = "DISTINCT " if query.distinct and names and exact else ""
-    body = f"SELECT {once}{', '.join(names) or '1'} FROM {source}{where}{limit}"
+    body = f"SELECT {once}{', '.join(names) or '1'} FROM {source} AS {ALIAS}{where}{limit}"
     return body if names else f"SELECT count(*) FROM ({body})"
 
 

@@ -79,38 +79,39 @@ class NotTaken(ValueError):
     """The statement is not one of those; the hub evaluates it."""
 
 
+Checks = tuple[tuple[str, Table, tuple[Column, ...]], ...]
+"""Searches for values of another type, which come first: one row of 0, 1 or NULL a column."""
+
+
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A statement in SQLite's dialect. ``checks`` come first: one row of 0, 1 or NULL a column."""
+    """A statement in SQLite's dialect."""
 
     text: str
-    parameters: sql.Parameters
-    checks: tuple[tuple[str, Table, tuple[Column, ...]], ...]
+    checks: Checks
 
 
 def translate(
     statement: Statement,
     settled: sql.Settled,
     enforced: Collection[tuple[str, str]],
-    *,
-    shown: bool = False,
+    parameters: sql.Parameters,
 ) -> Translated:
     """Translate a statement. Raises :class:`NotTaken` where the answer might not be the same.
 
-    ``enforced`` columns cannot hold a value of another type. ``shown`` is for a reader.
+    ``enforced`` columns cannot hold a value of another type.
     """
     try:
         tree = sqlglot.parse_one(statement.sql, read="postgres")
     except sqlglot.errors.SqlglotError:
         raise NotTaken from None
-    parameters = sql.Parameters(shown=shown)
     body = _Body(tuple(statement.tables), settled, parameters)
     text = body.write(tree, statement.outputs)
     if statement.limit is not None:
         text += f" LIMIT {statement.limit:d}"
     if statement.counted:
         text = f"SELECT count(*) FROM ({text})"
-    return Translated(text, parameters, tuple(body.checks(enforced)))
+    return Translated(text, tuple(body.checks(enforced)))
 
 
 @dataclass
@@ -175,7 +176,10 @@ class _Body:
             parts.append(f"WHERE {self._condition(_node(where, exp.Where, 'this').this)}")
         parts += self._group(select.args.get("group"), items)
         parts += self._order(select.args.get("order"), items)
-        listed = ", ".join(item.text for item in items)
+        listed = ", ".join(
+            f"{item.text} AS {quoted(output.name)}"
+            for item, output in zip(items, outputs, strict=True)
+        )
         return " ".join([f"SELECT {'DISTINCT ' if distinct else ''}{listed}", *parts])
 
     def checks(

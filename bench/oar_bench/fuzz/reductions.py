@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from oar_proxy.pipeline import WHOLE_STATEMENT, Permit
+from oar_proxy.compile import WHOLE_STATEMENT, Permit
 
 SETTINGS: Final = ("oar.max_keys = 0", "oar.max_keys = 2", "oar.reduction = full")
 """Settings under which a statement is asked again: without keys, with few, with all there are."""
@@ -50,7 +50,7 @@ class Permits:
         self._asked: dict[str, dict[str, None]] = {}
 
     def __call__(self, principal: str) -> Permit | None:
-        """See ``oar_proxy.pipeline.Pipeline.permits``."""
+        """See ``oar_proxy.compile.Compiler.permits``."""
         variation = self._varied.get(principal)
         return None if variation is None else partial(self._permit, principal, variation)
 

@@ -72,6 +72,13 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = 'XX000', MESSAGE = 'a planning row source was executed';
 END $body$;
 
+-- Stable, so that a CTE that reads it is planned as one that reads a table.
+CREATE OR REPLACE FUNCTION oar_internal.any_table()
+RETURNS SETOF record LANGUAGE plpgsql STABLE PARALLEL UNSAFE AS $body$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'XX000', MESSAGE = 'a planning table was executed';
+END $body$;
+
 CREATE OR REPLACE FUNCTION oar_internal.view_definition(view oid)
 RETURNS text LANGUAGE sql STABLE SECURITY INVOKER SET search_path = '' AS $body$
     SELECT pg_catalog.pg_get_viewdef(view, false)
@@ -108,11 +115,12 @@ COMMENT ON FUNCTION public.oar_explain(text) IS
     'which owners a question or statement would ask, for what, and why';
 
 REVOKE ALL ON FUNCTION oar_internal.guard(text, text), oar_internal.any_row(),
+    oar_internal.any_table(),
     oar_internal.view_definition(oid), public.oar_ask(text), public.oar_ask_json(text),
     public.oar_explain(text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION oar_internal.guard(text, text), oar_internal.view_definition(oid),
     public.oar_ask(text), public.oar_ask_json(text), public.oar_explain(text) TO oar_client;
-GRANT EXECUTE ON FUNCTION oar_internal.any_row() TO oar_planner;
+GRANT EXECUTE ON FUNCTION oar_internal.any_row(), oar_internal.any_table() TO oar_planner;
 """
 
 _PUBLISHED: Final = """

@@ -154,6 +154,19 @@ def read(explained: Sequence[Mapping[str, Any]], subquery_columns: SubqueryColum
     return Reading(scans, edges, tuple(unreduced))
 
 
+def outputs(
+    explained: Sequence[Mapping[str, Any]], subquery_columns: SubqueryColumns
+) -> tuple[Origin | None, ...]:
+    """Tell of each output of a query which one column its values are, None for another value."""
+    reader = _PlanReader(subquery_columns)
+    root = explained[0]["Plan"]
+    found = []
+    for reference in _references(root.get("Output", ())):
+        origins = None if reference is None else reader.origins(root, reference)
+        found.append(origins[0] if origins is not None and len(origins) == 1 else None)
+    return tuple(found)
+
+
 class _PlanReader:
     def __init__(self, subquery_columns: SubqueryColumns) -> None:
         self.subquery_columns = subquery_columns
@@ -336,7 +349,7 @@ def _inputs(node: Node) -> dict[str, Node]:
 
 
 def _occurrence(node: Node) -> int | None:
-    if node["Node Type"] != "Seq Scan":
+    if node["Node Type"] not in ("Seq Scan", "Function Scan"):
         return None
     match = _MARKER.fullmatch(node.get("Alias", ""))
     return int(match[1]) if match else None

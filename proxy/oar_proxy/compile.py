@@ -1,0 +1,328 @@
+"""From a statement to its plan: what the hub's planner says of it, and what goes to an owner whole.
+
+No owner is asked here, and no row is read: the planner looks at empty tables.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from oar_adapters.interface import Adapter, Capabilities, Output, Statement
+
+from oar_proxy import plan as plans
+from oar_proxy.catalog import PublishedTable
+from oar_proxy.gate import Gate
+from oar_proxy.hub import planreading
+from oar_proxy.hub.planner import Planner, PlanningFailed
+from oar_proxy.hub.planreading import Origin, Reading
+from oar_proxy.plan import Plan
+from oar_proxy.pushdown import Whole, whole_statement
+from oar_proxy.sessionstate import SessionState
+from oar_proxy.sqltree import Edit, quote_identifier, splice
+from oar_proxy.statement import FederatedStatement
+from oar_proxy.units import Unit, as_table, units, with_tables
+
+_MEANING: Final = (
+    "TimeZone",
+    "DateStyle",
+    "IntervalStyle",
+    "extra_float_digits",
+    "bytea_output",
+    "search_path",
+)
+"""Session settings that change what the planner makes of a literal or a name."""
+
+MAX_PLANS: Final = 128
+"""Plans kept, until owners are looked at again: what their adapters say may change then."""
+
+MAX_REMEMBERED: Final = 512
+"""Planner's answers kept: planning tables hold no row, so they last as long as the catalog."""
+
+WHOLE_STATEMENT: Final = "whole statement"
+
+Permit = Callable[[str], bool]
+"""Given a reduction's name: whether the reduction may be made."""
+
+Settings = Mapping[str, str]
+_T = TypeVar("_T")
+
+
+def meaning(state: SessionState) -> dict[str, str]:
+    """Return the session's settings that bear on what a text means."""
+    return {name: state.settings[name] for name in _MEANING if name in state.settings}
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    """What of a session bears on its plans, besides the statement."""
+
+    meaning: Settings
+    max_keys: int | None
+    full: bool
+    permit: Permit | None
+
+    def permitted(self, reduction: str) -> bool:
+        return self.permit is None or self.permit(reduction)
+
+
+class Compiler:
+    """Makes plans. One for the proxy."""
+
+    def __init__(self, adapters: Mapping[str, Adapter], gate: Gate, planner: Planner) -> None:
+        self._adapters = adapters
+        self._gate = gate
+        self._planner = planner
+        self._readings: OrderedDict[tuple[object, ...], Reading] = OrderedDict()
+        self._outputs: OrderedDict[tuple[object, ...], _Outputs] = OrderedDict()
+        self._plans: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
+        self.permits: Callable[[str], Permit | None] = _everything
+        """Given a principal, what is asked before each reduction, if anything is. No answer depends
+        on what it says: that is what is checked with it."""
+
+    def forget_plans(self) -> None:
+        """Plan anew from now on: another catalog is published, adapters may say other things."""
+        self._plans = OrderedDict()
+
+    async def plan(self, statement: FederatedStatement, literals: Mapping[int, str]) -> Plan:
+        """Plan a statement, unless that was done under the same catalog, policies and settings.
+
+        ``literals`` stand for its parameters by number.
+        """
+        extent = statement.parsed.query_extent
+        edits = _literal_edits(statement, literals)
+        planning = None if extent is None else _planning_text(statement, edits, extent)
+        wishes = _Wishes(
+            meaning(statement.state),
+            statement.state.count("oar.max_keys"),
+            statement.state.one_of("oar.reduction", ("forward", "full")) == "full",
+            self.permits(statement.state.principal),
+        )
+        if planning is None or wishes.permit is not None:
+            return await self._fresh_plan(statement, literals, wishes)
+        # The planning text says what each name means and each parameter is.
+        key = (
+            statement.catalog.version,
+            self._gate.version,
+            statement.parsed.text,
+            planning,
+            wishes.max_keys,
+            wishes.full,
+            *wishes.meaning.items(),
+        )
+        plans = self._plans  # another catalog may be published meanwhile, and then this is too old
+        known = _remembered(plans, key)
+        if known is not None:
+            compiled = replace(
+                known.statement,
+                state=statement.state,
+                drafts=statement.drafts,
+                seen_through=statement.seen_through,
+            )
+            return replace(known, statement=compiled)
+        plan = await self._fresh_plan(statement, literals, wishes)
+        _remember(plans, key, plan, MAX_PLANS)
+        return plan
+
+    async def _fresh_plan(
+        self, statement: FederatedStatement, literals: Mapping[int, str], wishes: _Wishes
+    ) -> Plan:
+        edits = _literal_edits(statement, literals)
+        capabilities = {
+            owner: self._adapters[owner].capabilities
+            for table in statement.tables
+            for owner in table.owners
+        }
+        whole = whole_statement(statement, capabilities, edits)
+        if isinstance(whole, Whole) and not wishes.permitted(WHOLE_STATEMENT):
+            whole = "it is left out"
+        notes: list[str] = []
+        if isinstance(whole, Whole):
+            query = await self._whole_query(statement, whole, edits, wishes.meaning)
+            if query is not None:
+                return plans.whole_plan(statement, whole, query)
+            notes.append("the owner's answer to the whole statement might differ from the hub's")
+        elif plans.cover_of(statement).kappa == 1:
+            notes.append(f"not sent whole: {whole}")
+        statement = await self._with_units(statement, capabilities, edits, wishes)
+        reading = await self._reading(statement, literals, wishes.meaning, notes)
+        if reading is not None and wishes.permit is not None:
+            reading = reading.only(wishes.permit)
+        return plans.make_plan(
+            statement,
+            reading,
+            adapters=self._adapters,
+            gate=self._gate,
+            notes=notes,
+            max_keys=wishes.max_keys,
+            full=wishes.full,
+        )
+
+    # --- what the planner says ------------------------------------------------------------------
+
+    async def _reading(
+        self,
+        statement: FederatedStatement,
+        literals: Mapping[int, str],
+        settings: Settings,
+        notes: list[str],
+    ) -> Reading | None:
+        """What of each table is needed; None, and a note that says why, where that is not known."""
+        extent = statement.parsed.query_extent
+        if statement.collates_otherwise:
+            # EXPLAIN prints no COLLATE of a column: its conditions would read as the owners' own.
+            notes.append("read unreduced: it has text with a collation of its own")
+            return None
+        edits = _literal_edits(statement, literals)
+        planning = None if extent is None else _planning_text(statement, edits, extent)
+        if planning is None:
+            notes.append("read unreduced: this statement form is not analysed")
+            return None
+        key = (statement.catalog.version, planning, *settings.items())
+        known = _remembered(self._readings, key)
+        if known is not None:
+            return known
+        try:
+            explained = await self._planner.explain(planning, settings)
+        except PlanningFailed as failure:
+            # Not kept: the hub may have been busy, and the next time has to be tried afresh.
+            notes.append(f"read unreduced: the planner reports {failure.sqlstate}")
+            return None
+        reading = planreading.read(explained, plans.subquery_columns(statement))
+        _remember(self._readings, key, reading, MAX_REMEMBERED)
+        return reading
+
+    async def _described(
+        self,
+        statement: FederatedStatement,
+        edits: Sequence[Edit],
+        extent: tuple[int, int],
+        settings: Settings,
+    ) -> _Outputs:
+        """Name and type of each output of a query of the statement, and the column it is."""
+        planning = _planning_text(statement, edits, extent)
+        if planning is None:
+            return _UNKNOWN
+        key = (statement.catalog.version, planning, *settings.items())
+        known = _remembered(self._outputs, key)
+        if known is not None:
+            return known
+        try:
+            described = await self._planner.describe(planning, settings)
+            if described is None:
+                return _UNKNOWN
+            explained = await self._planner.explain(planning, settings)
+        except PlanningFailed:
+            return _UNKNOWN
+        origins = planreading.outputs(explained, plans.subquery_columns(statement))
+        found = (tuple(Output(name, kind) for name, kind in described), origins[: len(described)])
+        _remember(self._outputs, key, found, MAX_REMEMBERED)
+        return found
+
+    # --- what goes whole ------------------------------------------------------------------------
+
+    async def _whole_query(
+        self,
+        statement: FederatedStatement,
+        whole: Whole,
+        edits: Sequence[Edit],
+        settings: Settings,
+    ) -> Statement | None:
+        """The query with the types its answer has to have, if its owner can give them."""
+        outputs, _ = await self._described(statement, edits, (whole.start, whole.end), settings)
+        if outputs is None:
+            return None
+        cap, _ = self._gate.row_cap(whole.owner)
+        query = Statement(whole.sql, whole.tables, outputs, cap + 1)
+        return query if self._adapters[whole.owner].supports_statement(query) else None
+
+    async def _with_units(
+        self,
+        statement: FederatedStatement,
+        capabilities: Mapping[str, Capabilities],
+        edits: Sequence[Edit],
+        wishes: _Wishes,
+    ) -> FederatedStatement:
+        """Put tables in the place of the subqueries that one owner answers by itself."""
+        if statement.collates_otherwise:
+            return statement
+        found: list[tuple[Unit, PublishedTable]] = []
+        end = 0
+        for unit in units(statement, capabilities, edits):
+            if unit.whole.start < end:
+                continue  # inside of one that goes whole
+            if not wishes.permitted(f"subquery {unit.text}"):
+                continue
+            query = await self._whole_query(statement, unit.whole, edits, wishes.meaning)
+            if query is None:
+                continue
+            extent = (unit.whole.start, unit.whole.end)
+            _, origins = await self._described(statement, edits, extent, wishes.meaning)
+            table = as_table(unit, query, origins, capabilities[unit.whole.owner])
+            if table is not None:
+                found.append((unit, table))
+                end = unit.whole.end
+        return with_tables(statement, found) if found else statement
+
+
+def _everything(_principal: str) -> None:
+    """Let every reduction be made."""
+
+
+_Outputs = tuple[tuple[Output, ...] | None, tuple[Origin | None, ...]]
+_UNKNOWN: Final[_Outputs] = (None, ())
+
+
+def _remembered(known: OrderedDict[tuple[object, ...], _T], key: tuple[object, ...]) -> _T | None:
+    if key not in known:
+        return None
+    known.move_to_end(key)
+    return known[key]
+
+
+def _remember(
+    known: OrderedDict[tuple[object, ...], _T], key: tuple[object, ...], it: _T, most: int
+) -> None:
+    known[key] = it
+    if len(known) > most:
+        known.popitem(last=False)
+
+
+def _literal_edits(statement: FederatedStatement, literals: Mapping[int, str]) -> list[Edit]:
+    return [
+        Edit(start, end, literals[number])
+        for number, start, end in statement.parsed.parameters
+        if number in literals
+    ]
+
+
+def _planning_text(
+    statement: FederatedStatement, parameters: Sequence[Edit], extent: tuple[int, int]
+) -> str | None:
+    """A query of the statement over planning tables and opaque row sources."""
+    start, end = extent
+    edits = [*parameters, *statement.prefix_edits()]
+    for occurrence in statement.occurrences:
+        alias = quote_identifier(planreading.marker(occurrence.number))
+        edits.append(occurrence.relation.replace(_planning_source(occurrence.table, alias)))
+    for other in statement.others:
+        relation = other.relation
+        listed = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in other.columns)
+        if not listed:
+            return None
+        edits.append(relation.replace(f"SELECT * FROM oar_internal.any_row() AS r({listed})"))
+    inside = [
+        Edit(e.start - start, e.end - start, e.replacement)
+        for e in edits
+        if start <= e.start and e.end <= end
+    ]
+    return splice(statement.parsed.text[start:end], inside)
+
+
+def _planning_source(table: PublishedTable, alias: str) -> str:
+    if table.holders[0].table.derived is None:
+        return f"SELECT * FROM oar_plan.{quote_identifier(table.planning_name)} AS {alias}"
+    listed = ", ".join(f"{quote_identifier(c.name)} {c.type}" for c in table.columns)
+    return f"SELECT * FROM oar_internal.any_table() AS {alias}({listed})"
