@@ -103,12 +103,14 @@ class Derived:
 
     ``sql`` is as in a :class:`Statement`, ``tables`` those it reads, with the columns it may use.
     ``origins`` says of the outputs that are a table's column handed through which column (of a
-    table in ``tables``, both as published): output, table, column.
+    table in ``tables``, both as published): output, table, column. ``settled``: asked twice in one
+    snapshot, it gives the same rows.
     """
 
     sql: str
     tables: tuple[Table, ...]
     origins: tuple[tuple[str, str, str], ...] = ()
+    settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)

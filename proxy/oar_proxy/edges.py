@@ -70,6 +70,11 @@ class Edges:
         ends = (edge.target, *edge.sources)
         return any(self.occurrences[e.occurrence].table.origin(e.column) is None for e in ends)
 
+    def settled(self, occurrence: int) -> bool:
+        """Tell whether an occurrence asked twice in one snapshot gives the same rows (R27)."""
+        derived = self.occurrences[occurrence].table.holders[0].table.derived
+        return derived is None or derived.settled
+
     def looks_up(self, edge: planreading.KeyEdge, holder: Holder) -> bool:
         """Tell whether the owner compares keys of this type with its column as the hub does."""
         question = Membership(edge.target.column, (), self._key_type(edge))
@@ -89,6 +94,8 @@ class Edges:
         )
         if len(holders) != 2 or holders[0].owner != holders[1].owner:
             return False
+        if holders[0].table.derived is not None:
+            return False  # evaluated again, a subquery may give other rows (R27)
         adapter = self.adapters[holders[0].owner]
         return adapter.capabilities.semi_joins and all(
             adapter.supports(holder.table, Membership(column, (), self._key_type(edge)))

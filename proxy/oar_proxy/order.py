@@ -101,6 +101,9 @@ class Order:
         then looked up by its parent's rows and its children's keys. Between tables of one owner
         nothing has to travel. None where edges form a ring.
         """
+        if not all(map(self.edges.settled, scanned)):
+            self.notes.append("not reduced in full: asked twice, a subquery may give other rows")
+            return None
         between: dict[tuple[int, int], list[planreading.KeyEdge]] = {}
         for edge in (*self.relayed, *self.local):
             usable = edge in self.local or self.edges.most_keys(edge) > 0

@@ -769,6 +769,20 @@ def calls_plainly(node: Any, functions: Collection[str]) -> bool:
     return any(calls_plainly(child, functions) for child in children(node))
 
 
+def picks(node: Any) -> bool:
+    """Tell whether a query may give other rows when it is asked again: which of several, or how.
+
+    LIMIT and OFFSET, DISTINCT ON and window functions follow an order that rows may tie in.
+    """
+    if isinstance(node, ast.FuncCall) and node.over is not None:
+        return True
+    if isinstance(node, ast.SelectStmt):
+        on = any(expression is not None for expression in node.distinctClause or ())
+        if node.limitCount is not None or node.limitOffset is not None or on:
+            return True
+    return any(picks(child) for child in children(node))
+
+
 def preview_rows(node: Any) -> int | None:
     """How many rows of its one table answer ``SELECT a, b FROM t LIMIT n OFFSET m``: n + m.
 

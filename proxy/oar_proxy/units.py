@@ -128,7 +128,7 @@ def as_table(
         columns=tuple(columns),
         source_name="t",
         row_estimate=_row_estimate(unit, can),
-        derived=Derived(query.sql, query.tables, tuple(traced)),
+        derived=Derived(query.sql, query.tables, tuple(traced), not sqltree.picks(unit.node)),
     )
     return PublishedTable(
         schema=unit.occurrences[0].table.schema,

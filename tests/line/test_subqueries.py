@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
@@ -114,3 +115,17 @@ def test_every_form_of_statement_takes_them(client, merged, carrier):
         client.execute(carrier.format(statement))
         assert rows(client, "SELECT * FROM made") == rows(merged, statement)
         client.execute("DROP TABLE made")
+
+
+def test_one_that_may_give_other_rows_is_asked_once(client):
+    """Two rows of the subquery tie for its place: keys and rows have to be of the same one."""
+    statement = (
+        "SELECT count(*) FROM b JOIN (SELECT k FROM a WHERE k IS NOT NULL ORDER BY v LIMIT 3) q "
+        "USING (k) JOIN c ON c.id = b.id JOIN d ON d.id = q.k"
+    )
+    client.execute("SET oar.reduction = full")
+    told = plan(client, statement)
+    client.execute("RESET oar.reduction")
+    asked = [s for s in told["Steps"] if "a subquery of a" in json.dumps(s)]
+    assert len(asked) == 1
+    assert any("asked twice" in note for note in told["Notes"])

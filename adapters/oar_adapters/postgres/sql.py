@@ -152,7 +152,7 @@ def relation(table: Table) -> str:
             f"q.c{number}::{type_name(column.type)} AS {identifier(column.source_name)}"
             for number, column in enumerate(table.columns, start=1)
         )
-        return f"(SELECT {cells} FROM (\n{table.derived.sql}\n) AS q({inner})) AS t"
+        return f"(SELECT {cells} FROM (\n{table.derived.sql}\n) AS q({inner}))"
     name = identifier(table.source_name)
     return f"{identifier(table.source_schema)}.{name}" if table.source_schema else name
 
@@ -165,7 +165,8 @@ def scan(query: Scan) -> str:
     where = _where(query, count(1))
     limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
     cells = [cell_of(value_of(column), column.type) for column in query.columns]
-    body = f"SELECT {once(query)}{', '.join(cells)} FROM {relation(query.table)}{where}{limit}"
+    source = relation(query.table) + (" AS t" if query.table.derived is not None else "")
+    body = f"SELECT {once(query)}{', '.join(cells)} FROM {source}{where}{limit}"
     if cells:
         return body
     return f"SELECT pg_catalog.count(*) FROM ({body}) AS q"
