@@ -43,7 +43,9 @@ from oar_adapters.interface import (
     Adapter,
     And,
     Batch,
+    Column,
     Comparison,
+    Derived,
     KeyFilter,
     Membership,
     Not,
@@ -442,7 +444,7 @@ class AdapterConformance:
     def test_answers_whole_statements_it_takes(
         self, owner: SampleOwner, text: str, types: tuple[str, ...], due: list[Row]
     ) -> None:
-        async def answer(adapter: Adapter) -> list[Row] | None:
+        async def answer(adapter: Adapter) -> tuple[list[Row], list[Row]] | None:
             published = await adapter.schema()
             names = {table.name: _qualified(table) for table in published.tables}
             statement = Statement(
@@ -453,13 +455,19 @@ class AdapterConformance:
             )
             if not adapter.supports_statement(statement):
                 return None
+            columns = tuple(Column(o.name, o.type, o.name) for o in statement.outputs)
+            derived = Derived(statement.sql, statement.tables)
+            table = Table("a subquery", columns, "t", derived=derived)
             async with adapter.snapshot(PATIENCE) as snapshot:
-                return await _rows(snapshot, statement)
+                by_itself = await _rows(snapshot, statement)
+                return by_itself, await _rows(snapshot, Scan(table, columns, limit=1000))
 
         found = _with_adapter(owner, answer)
         if found is None:
             pytest.skip("the adapter does not take this statement")
-        assert Counter(found) == Counter(due)
+        by_itself, as_table = found
+        assert Counter(by_itself) == Counter(due)
+        assert Counter(as_table) == Counter(due)
 
     @pytest.mark.parametrize(("limit", "due"), [(None, 60_000), (7, 7), (100_000, 60_000)])
     def test_counts_a_whole_statement_between_two_batches_of_it(
