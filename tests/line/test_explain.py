@@ -97,3 +97,9 @@ def test_a_count_is_its_owners_and_no_row_leaves(client, table):
     document = plan(client, f"SELECT count(*) FROM shop.{table}", "ANALYZE, FORMAT json")
     (step,) = document["Steps"]
     assert (step["Reads"], step["Actual Rows"]) == ("the whole statement", 1)
+
+
+def test_what_is_written_twice_and_not_read_is_listed_once(client):
+    never = "EXISTS (SELECT FROM shop.b WHERE b.k = a.k AND false)"
+    statement = f"SELECT {never} FROM shop.a JOIN shop.c USING (k) GROUP BY {never}"
+    assert plan(client, statement)["Not Read"] == ["shop.b"]

@@ -14,8 +14,8 @@ from oar_proxy.compile import WHOLE_STATEMENT, Permit
 SETTINGS: Final = ("oar.max_keys = 0", "oar.max_keys = 2", "oar.reduction = full")
 """Settings under which a statement is asked again: without keys, with few, with all there are."""
 
-MAX_SINGLE: Final = 4
-"""Reductions that are left out, and that are left alone, for one statement."""
+MAX_VARIATIONS: Final = 4
+"""Ways in which one statement is asked again, besides without any reduction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,15 @@ class Permits:
         self._asked[principal][reduction] = None
         return variation.permits(reduction)
 
-    def vary(self, principal: str, variation: Variation | None) -> None:
-        """Put a variation in force for a user; None ends it."""
+    def vary(self, principal: str, variation: Variation) -> None:
+        """Put a variation in force for a user."""
         self._asked[principal] = {}
+        self._varied[principal] = variation
+
+    def end(self, principal: str) -> None:
+        """Let a user have all reductions again."""
         self._varied.pop(principal, None)
-        if variation is not None:
-            self._varied[principal] = variation
 
     def asked(self, principal: str) -> tuple[str, ...]:
-        """Names of what was asked for since then, but for whole statements."""
+        """Names of what was asked for under the last variation, but for whole statements."""
         return tuple(name for name in self._asked.get(principal, ()) if name != WHOLE_STATEMENT)

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import AsyncRawCursor
 
 from oar_bench.fuzz.bed import SHRINK_USERS, Batch, Bed, enter
-from oar_bench.fuzz.reductions import BY_SETTING, MAX_SINGLE, NOTHING, Permits, Variation
+from oar_bench.fuzz.reductions import BY_SETTING, MAX_VARIATIONS, NOTHING, Permits, Variation
 from oar_bench.fuzz.shapes import shapes
 from oar_bench.fuzz.statements import Case
 from oar_bench.fuzz.trial import (
@@ -146,17 +146,14 @@ class Pair:
             await self.varying.execute(f"RESET {variation.what.partition(' ')[0]}".encode())
             return got
         self.permits.vary(self.user, variation)
-        got = await ask(self.varying, case)
-        self.permits.vary(self.user, None)
-        return got
+        try:
+            return await ask(self.varying, case)
+        finally:
+            self.permits.end(self.user)
 
-    async def reductions(self, case: Case) -> tuple[str, ...]:
-        """Names of the reductions that a case has."""
-        self.permits.vary(self.user, NOTHING)
-        await ask(self.varying, case)
-        asked = self.permits.asked(self.user)
-        self.permits.vary(self.user, None)
-        return asked
+    def reductions(self) -> tuple[str, ...]:
+        """Names of the reductions that the proxy asked for when a case was last varied."""
+        return self.permits.asked(self.user)
 
 
 @asynccontextmanager
@@ -258,20 +255,24 @@ async def explained(proxy: Connection, case: Case) -> dict[str, Any]:
     return plan
 
 
-async def variations(pair: Pair, case: Case) -> list[Variation]:
-    """The ways in which a case is asked again: by settings, and by single reductions."""
-    names = await pair.reductions(case)
-    few = Random(case.sql).sample(names, min(len(names), MAX_SINGLE))  # noqa: S311 - repeatable
-    single = [Variation(kind, name) for name in few for kind in ("without", "only")]
-    return [*BY_SETTING, NOTHING, *(single if len(names) > 1 else ())]
+async def answers_varied(
+    pair: Pair, case: Case
+) -> AsyncIterator[tuple[Variation, Sequence[Answer]]]:
+    """Ask without any reduction, and then with settings, and without and with single ones."""
+    yield NOTHING, await pair.ask(case, NOTHING)
+    names = pair.reductions()
+    single = [Variation(kind, name) for name in names for kind in ("without", "only")]
+    ways = [*BY_SETTING, *(single if len(names) > 1 else ())]
+    few = Random(case.sql).sample(ways, min(len(ways), MAX_VARIATIONS))  # noqa: S311 - repeatable
+    for variation in few:
+        yield variation, await pair.ask(case, variation)
 
 
 async def _shrink_check(
     pair: Pair, world: World, case: Case, want: Sequence[Answer], tally: Tally
 ) -> None:
     """Ask again with other reductions: the answer has to stay."""
-    for variation in await variations(pair, case):
-        got = await pair.ask(case, variation)
+    async for variation, got in answers_varied(pair, case):
         tally.add("shrink_checks")
         why = difference(case, got, want)
         if why is not None and not hides_an_error(got, want):

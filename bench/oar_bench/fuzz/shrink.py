@@ -7,7 +7,7 @@ still differ. Nothing is cut that an order or a LIMIT needs to be determined.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -17,8 +17,8 @@ from sqlglot.errors import SqlglotError
 
 from oar_bench.fuzz.bed import Batch, Bed, fill_reference, owner_script
 from oar_bench.fuzz.owners import CI, MARIADB_MODE
-from oar_bench.fuzz.reductions import Variation
-from oar_bench.fuzz.run import Fault, Pair, determined, expected, open_pair, variations
+from oar_bench.fuzz.reductions import NOTHING, Variation
+from oar_bench.fuzz.run import Fault, Pair, determined, expected, open_pair
 from oar_bench.fuzz.statements import Case
 from oar_bench.fuzz.trial import Answer, Failure, difference, hides_an_error
 from oar_bench.fuzz.world import Row, Table, World
@@ -55,8 +55,7 @@ class _Shrinker:
         want = await expected(self.pair.reference, case)
         if want is None:
             return False
-        for variation in await self._variations(case):
-            got = await self.pair.ask(case, variation)
+        async for variation, got in self._answers(case):
             why = difference(case, got, want)
             if why is None or hides_an_error(got, want) or _both_fail(got, want):
                 continue
@@ -67,12 +66,16 @@ class _Shrinker:
             return True
         return False
 
-    async def _variations(self, case: Case) -> list[Variation | None]:
-        """The fault's own, or all of its kind: reductions bear other names in another case."""
+    async def _answers(self, case: Case) -> AsyncIterator[tuple[Variation | None, list[Answer]]]:
+        """Ask in the fault's way, or in all of its kind: another case has other reductions."""
         own = self.fault.variation
         if own is None or own.kind not in ("without", "only"):
-            return [own]
-        return [v for v in await variations(self.pair, case) if v.kind == own.kind]
+            yield own, await self.pair.ask(case, own)
+            return
+        await self.pair.ask(case, NOTHING)
+        for name in self.pair.reductions():
+            variation = replace(own, what=name)
+            yield variation, await self.pair.ask(case, variation)
 
     async def cut_statement(self) -> None:
         """Cut the statement down until no single cut leaves the difference."""
