@@ -82,10 +82,8 @@ STATEMENTS = [
     "WITH q AS MATERIALIZED (SELECT * FROM b) SELECT a.id FROM a JOIN q USING (k) WHERE q.s = 'p'",
     "WITH q AS (SELECT * FROM b) SELECT a.id, (SELECT count(*) FROM q) FROM a JOIN q USING (k)",
     # EXPLAIN numbers the alias of what it scans twice
-    "WITH q AS NOT MATERIALIZED (SELECT k, s, count(*) OVER () n FROM b) SELECT x.k, y.n FROM "
-    "(SELECT q.k FROM a JOIN q USING (k)) x FULL JOIN (SELECT max(n) n FROM q WHERE s = 'p') y ON true",
-    "WITH q AS NOT MATERIALIZED (SELECT k, s FROM b) SELECT (SELECT count(*) FROM a JOIN q USING (k)), "
-    "(SELECT count(*) FROM q JOIN c USING (k) WHERE q.s = 'q')",
+    "WITH q AS NOT MATERIALIZED (SELECT k, s FROM b) SELECT (SELECT count(*) FROM a JOIN q USING (k) "
+    "WHERE a.v = 'x'), (SELECT count(*) FROM q WHERE s = 'p')",
     "WITH RECURSIVE r(k) AS (SELECT k FROM a WHERE id = 1 UNION SELECT b.w FROM b JOIN r ON b.k = r.k)"
     " SELECT * FROM r",
     "SELECT q.b, a.id FROM (SELECT k AS b, w AS a FROM b) q JOIN a ON q.b = a.k",
