@@ -379,10 +379,10 @@ class Capabilities:
     ``statements`` is false where statements never go whole. ``functions`` and ``aggregates`` are
     PostgreSQL's names; ``text_order`` says that ORDER BY, min, max and ranges on text follow the
     order of UTF-8 bytes (the hub's ``C.UTF-8``). ``snapshots`` is how many it holds at once.
-    ``interleaves``: a snapshot runs a query between two batches of another one. Only such an
-    owner's large answers pass through without being held. ``semi_joins``: it writes the
-    :class:`SemiJoin` of two columns that both take keys of one type and whose published types are
-    one, but for the width of integers and the kind of text.
+    ``interleaves``: a snapshot runs a query between two batches of another one. Another owner's
+    large answers are begun twice when they pass through: it counts in between. ``semi_joins``: it
+    writes the :class:`SemiJoin` of two columns that both take keys of one type and whose published
+    types are one, but for the width of integers and the kind of text.
     """
 
     dialect: str
@@ -424,7 +424,8 @@ class OwnerError(Exception):
 class Snapshot(Protocol):
     """One consistent read-only view of an owner's data; queries run one after another.
 
-    See :attr:`Capabilities.interleaves` for the one exception.
+    See :attr:`Capabilities.interleaves` for the one exception. One that is left before its end is
+    over when the next is run.
     """
 
     def run(self, query: Authorized) -> AsyncIterator[Batch]:

@@ -354,7 +354,7 @@ class Federated:
 
     def ready(self) -> None:
         """The hub is ready for the next statement: portals end with their transaction."""
-        if not self.watching:
+        if not self.watching and not self._portals:
             return
         if self._conversation.status == ord("I"):
             for name in tuple(self._portals):

@@ -27,6 +27,7 @@ from oar_adapters.interface import (
     Statement,
 )
 from oar_adapters.registry import open_adapter
+from oar_adapters.sqlite import BATCH_BYTES
 from oar_adapters.testing.samples import decode
 
 EXACT, SUPERSET, NONE = Agreement.EXACT, Agreement.SUPERSET, Agreement.NONE
@@ -59,6 +60,22 @@ async def rows_of(adapter, query):
         for batch in batches
         for row in zip(*batch.columns, strict=True)
     ]
+
+
+def test_wide_rows_come_in_smaller_batches(tmp_path):
+    path = tmp_path / "wide.sqlite"
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1500)"
+    execute(path, "CREATE TABLE wide (id INTEGER NOT NULL, v TEXT);"
+            f"INSERT INTO wide {numbers} SELECT i, hex(zeroblob(10000)) FROM n")  # fmt: skip
+
+    async def sizes(adapter, tables):
+        query = Authorized(Scan(tables["wide"], tables["wide"].columns), 1)
+        async with adapter.snapshot(20) as snapshot:
+            return [batch.rows async for batch in snapshot.run(query)]
+
+    first, *others = run(path, sizes)
+    assert sum([first, *others]) == 1500
+    assert max(others) * 20_000 <= BATCH_BYTES
 
 
 async def found(adapter, table, *predicates, keys=()):

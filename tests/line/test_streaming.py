@@ -424,6 +424,19 @@ def test_cancelling_stops_the_owner(reading, direct):
     assert reading.execute(ALL).rowcount == ROWS
 
 
+def test_cancelling_stops_an_owner_that_was_asked_again(reading):
+    wide = WIDE.replace("shop.big", "shop.many")
+    rows = reading.cursor().stream(wide)
+    assert next(rows)
+    reading.cancel_safe()
+    with pytest.raises(errors.QueryCanceled):
+        list(rows)
+    steps, outcome = recorded(reading)
+    assert outcome == "57014"
+    assert sorted(sqlstate for sqlstate, _ in steps) == ["00000", "00000", "57014"]
+    assert len(reading.execute("SELECT id FROM shop.many WHERE id > 9").fetchall()) == ROWS - 9
+
+
 def test_a_client_that_leaves_stops_the_owner(direct, reach):
     leaving = psycopg.connect(reach(), autocommit=True)
     leaving.pgconn.send_query(WIDE.encode())

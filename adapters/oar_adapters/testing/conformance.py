@@ -519,6 +519,20 @@ class AdapterConformance:
 
     # --- snapshots -----------------------------------------------------------------------------
 
+    def test_a_query_that_is_left_before_its_end_makes_room_for_the_next(
+        self, owner: SampleOwner
+    ) -> None:
+        async def leave(adapter: Adapter) -> tuple[int, int]:
+            table = _table(await adapter.schema(), "numbers")
+            query = Scan(table, (table.column("id"),))
+            async with adapter.snapshot(PATIENCE) as snapshot:
+                async for _ in snapshot.run(Authorized(query, ledger_entry=1)):
+                    break
+                counted = sum(b.rows for b in await _batches(snapshot, replace(query, columns=())))
+                return counted, len(await _rows(snapshot, query))
+
+        assert _with_adapter(owner, leave) == (60_000, 60_000)
+
     def test_sees_one_moment_while_a_writer_commits(self, owner: SampleOwner) -> None:
         async def look_twice(adapter: Adapter) -> tuple[list[Row], list[Row], list[Row]]:
             table = _table(await adapter.schema(), "events")
