@@ -562,6 +562,48 @@ def test_wide_rows_come_in_smaller_batches(catalog_owner):
     assert max(others) <= BATCH_BYTES / 10_000
 
 
+def test_workers_share_a_query_with_few_groups(postgres_owner):
+    """Fetched some rows at a time, as everything else is, a query gets none."""
+    conninfo, url = postgres_owner
+
+    async def ask():
+        adapter = open_adapter(url, {})
+        table = next(t for t in (await adapter.schema()).tables if t.name == "scanned")
+        number = Output("n", "integer")
+        processes = Statement(
+            'SELECT "g", min(public.process("id")), max(public.process("id"))'
+            ' FROM "public"."scanned" GROUP BY "g"',
+            (table,),
+            (number, number, number),
+            limit=1000,
+        )
+        leader = Statement("SELECT pg_backend_pid()", (), (number,))
+        rows = []
+        async with adapter.snapshot(20) as snapshot:
+            for query in (processes, leader):
+                batches = [batch async for batch in snapshot.run(Authorized(query, 1))]
+                rows.append([row for batch in batches for row in zip(*batch.columns, strict=True)])
+        await adapter.close()
+        return rows
+
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(
+            "CREATE FUNCTION process(int) RETURNS int LANGUAGE plpgsql PARALLEL SAFE AS"
+            " 'BEGIN RETURN pg_catalog.pg_backend_pid(); END'"
+        )
+        connection.execute(
+            "CREATE TABLE scanned AS SELECT i AS id, i % 7 AS g, repeat('x', 60) AS pad"
+            " FROM generate_series(1, 200000) AS i"
+        )
+        connection.execute("ANALYZE scanned; GRANT SELECT ON scanned TO PUBLIC")
+        try:
+            groups, ((leader,),) = run(ask)
+        finally:
+            connection.execute("DROP TABLE scanned; DROP FUNCTION process")
+    assert len(groups) == 7
+    assert {process for _, *both in groups for process in both} - {leader}
+
+
 # --- connections --------------------------------------------------------------------------------
 
 

@@ -56,6 +56,13 @@ BLOCKS_A_BATCH: Final = 64
 """Blocks read at a time from a large table: half a megabyte, so memory stays bounded everywhere.
 Measured from 64 to 1,024: the same."""
 
+WORKERS_FROM_ROWS: Final = 50_000
+"""The size of a table from which its owner may have workers share a query over it."""
+
+HELD_ROWS: Final = 10_000
+"""PostgreSQL starts no workers for a query that is fetched some rows at a time. One that is
+expected to give no more than this, and to have workers, is fetched at once."""
+
 _BLOCKS: Final = """
 SELECT pg_relation_size(c.oid) / current_setting('block_size')::int8
 FROM pg_class c
@@ -331,6 +338,12 @@ class PostgresSnapshot:
         with _translated("running a query"):
             portal = self._connection.portal(text, keys)
             _check_types(await portal.open(_left(self._deadline)), types)
+            at_once = not keys and await self._shared_by_workers(asked, text)
+        if at_once:
+            with _translated("running a query"):
+                rows = await self._fetch(portal, 0)
+            yield Batch(tuple(zip(*rows, strict=True)) or tuple(() for _ in types), len(rows))
+            return
         first = True
         due = BATCH_ROWS
         while True:
@@ -357,6 +370,20 @@ class PostgresSnapshot:
             await self._connection.reload_schema_state()
             raise
 
+    async def _shared_by_workers(self, asked: Query, text: str) -> bool:
+        tables = asked.tables if isinstance(asked, Statement) else _tables_of(asked)
+        if all(table.row_estimate < WORKERS_FROM_ROWS for table in tables):
+            return False
+        plan = await self._plan(text)
+        return plan["Plan Rows"] <= HELD_ROWS and _has_workers(plan)
+
+    async def _plan(self, text: str) -> dict[str, Any]:
+        explained = await self._connection.fetchval(
+            f"EXPLAIN (FORMAT JSON) {text}", timeout=_left(self._deadline)
+        )
+        plan: dict[str, Any] = json.loads(explained)[0]["Plan"]
+        return plan
+
     async def _blocks(self, asked: Scan, text: str) -> int:
         """How many blocks a table has; 0 where an index, or no table, is read."""
         with _translated("running a query"):
@@ -365,10 +392,7 @@ class PostgresSnapshot:
             )
             if found is None:
                 return 0
-            plan = await self._connection.fetchval(
-                f"EXPLAIN (FORMAT JSON) {text}", timeout=_left(self._deadline)
-            )
-        node = json.loads(plan)[0]["Plan"]
+            node = await self._plan(text)
         while node["Node Type"] in ("Limit", "Gather"):
             node = node["Plans"][0]
         return int.from_bytes(found, "big") if node["Node Type"] == "Seq Scan" else 0
@@ -404,6 +428,19 @@ def _fitting(rows: Sequence[asyncpg.Record]) -> int:
     seen = rows[:: max(1, len(rows) // 100)]
     size = sum(len(cell) for row in seen for cell in row if cell is not None)
     return max(1, min(BATCH_ROWS, BATCH_BYTES * len(seen) // max(1, size)))
+
+
+def _tables_of(asked: Scan) -> tuple[Table, ...]:
+    parts = (part.table for part in asked.parts())
+    return tuple(
+        t for table in parts for t in (table.derived.tables if table.derived else (table,))
+    )
+
+
+def _has_workers(node: Mapping[str, Any]) -> bool:
+    if node["Node Type"] in ("Gather", "Gather Merge"):
+        return True
+    return any(map(_has_workers, node.get("Plans", ())))
 
 
 def _in_blocks(asked: Query) -> TypeGuard[Scan]:
