@@ -86,6 +86,11 @@ class Column:
     ``type`` is the hub's ``format_type`` name. ``source_name`` is the owner's own spelling.
     ``not_null`` only where the owner enforces it over all rows. ``ordered`` says that the
     owner's ``<`` can be made to agree with the hub's (numbers, dates; text compared by bytes).
+
+    ``distinct`` is about how many different values it has besides NULL, and ``null_fraction`` the
+    share of its rows that are NULL, 0 to 1: from the owner's statistics, None where they do not
+    say. They order queries and decide no row. Values themselves, such as the most common ones or
+    the bounds of a histogram, are rows and are never published.
     """
 
     name: str
@@ -95,6 +100,8 @@ class Column:
     comment: str | None = None
     equality: Agreement = Agreement.NONE
     ordered: bool = False
+    distinct: float | None = None
+    null_fraction: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -384,6 +384,35 @@ def test_finds_the_rows_of_keys_once_each(owner, merged, monkeypatch, name, chun
     assert owner.use(count) == min(2, len(due))
 
 
+def test_publishes_how_many_values_indexes_and_statistics_know(owner):
+    owner.run(
+        "CREATE TABLE counted (id int PRIMARY KEY, k int, word varchar(9), free int, INDEX (k, free))",
+        "INSERT INTO counted SELECT seq, seq MOD 20, IF(seq MOD 4 > 0, seq MOD 30, NULL), 1"
+        " FROM seq_1_to_600",
+        "ANALYZE TABLE counted",
+    )
+
+    def counts(tables):
+        return {c.name: (c.distinct, c.null_fraction) for c in tables["counted"].columns}
+
+    async def publish(_adapter, tables):
+        return counts(tables)
+
+    found = owner.use(publish)
+    assert found["id"] == (600.0, None)
+    # InnoDB guesses by some pages.
+    assert 10 <= found["k"][0] <= 60
+    assert found["word"] == found["free"] == (None, None)
+    owner.run(
+        "ANALYZE TABLE counted PERSISTENT FOR COLUMNS (k, word) INDEXES ()",
+        f"GRANT SELECT ON mysql.column_stats TO {owner.database}@localhost",
+    )
+    found = owner.use(publish)
+    assert found["word"] == (pytest.approx(30, abs=2), pytest.approx(0.25, abs=0.01))
+    assert found["k"] == (pytest.approx(20, abs=1), 0.0)
+    assert found["free"] == (None, None)
+
+
 SEMI_JOINED = {
     "text": TEXTS,
     "numeric": ["u", "dec_"],

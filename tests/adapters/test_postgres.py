@@ -352,6 +352,29 @@ def test_uses_an_index_for_keys_of_another_width(catalog_owner, postgres_owner):
     assert "Index Cond: (id = ANY" in str(plan)
 
 
+def test_publishes_what_analyze_counted_and_no_value(catalog_owner, postgres_owner):
+    with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
+        connection.execute("CREATE TABLE counted (n int, word text, empty_ text, new text)")
+        connection.execute("GRANT SELECT ON counted TO PUBLIC")
+        connection.execute(
+            "INSERT INTO counted SELECT g % 10, CASE WHEN g % 4 > 0 THEN 'secret ' || g END"
+            " FROM generate_series(1, 1000) AS g"
+        )
+        connection.execute("ANALYZE counted (n, word, empty_)")
+        connection.execute("INSERT INTO parted SELECT g, 'v' || g % 5 FROM generate_series(0, 9) g")
+        connection.execute("ANALYZE parted")
+    found = published(catalog_owner)
+    assert [(c.name, c.distinct, c.null_fraction) for c in found["counted"].columns] == [
+        ("n", 10.0, 0.0),
+        ("word", 750.0, 0.25),
+        ("empty_", None, 1.0),
+        ("new", None, None),
+    ]
+    assert [(c.distinct, c.null_fraction) for c in found["parted"].columns] == [(10, 0), (5, 0)]
+    assert all(c.distinct is None for c in found["seen"].columns)
+    assert "secret" not in repr(found)
+
+
 COLLATED = """
 CREATE TABLE collated (id int PRIMARY KEY, plain text, bytes_ text COLLATE "C",
     posix varchar(9) COLLATE "POSIX", folded citext, mood mood);

@@ -466,6 +466,48 @@ def test_finds_keys_by_value(traps, column, type_, keys, due):
     assert run(traps, scan) == due
 
 
+COUNTED = """
+CREATE TABLE few (n INTEGER, word TEXT, none TEXT, data BLOB);
+INSERT INTO few VALUES (1, 'a', NULL, x'00'), (1, 'b', NULL, x'00'), (2, NULL, NULL, x'01');
+CREATE TABLE many (id INTEGER PRIMARY KEY, kind TEXT, code INTEGER);
+WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s LIMIT 10000)
+    INSERT INTO many SELECT n, 'k' || (n % 20), n * 7 FROM s;
+CREATE VIEW seen AS SELECT * FROM few;
+CREATE TABLE indexed (k INTEGER, v TEXT);
+CREATE INDEX by_k ON indexed (k);
+WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s LIMIT 3000)
+    INSERT INTO indexed SELECT n % 300, 'secret' FROM s;
+ANALYZE indexed;
+"""
+
+
+def test_publishes_how_many_values_there_are_and_none_of_them(tmp_path):
+    execute(tmp_path / "owner.sqlite", COUNTED)
+    tables = run(tmp_path / "owner.sqlite", published)
+    counted = {
+        f"{table.name}.{column.name}": (column.distinct, column.null_fraction)
+        for table in tables.values()
+        for column in table.columns
+    }
+    third = pytest.approx(1 / 3)
+    assert counted == {
+        "few.n": (2.0, 0.0),
+        "few.word": (2.0, third),
+        "few.none": (None, 1.0),
+        "few.data": (None, None),
+        "many.id": (10_000.0, 0.0),
+        "many.kind": (20.0, 0.0),
+        "many.code": (10_000.0, 0.0),
+        "seen.n": (None, None),
+        "seen.word": (None, None),
+        "seen.none": (None, None),
+        "seen.data": (None, None),
+        "indexed.k": (300.0, 0.0),
+        "indexed.v": (1.0, 0.0),
+    }
+    assert "secret" not in repr(tables)
+
+
 BESIDE = """
 CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER, any_, s TEXT, c TEXT COLLATE NOCASE,
                 r VARCHAR(9) COLLATE RTRIM, w STRING, m DECIMAL(20, 2), d DATE, e DATE COLLATE NOCASE,

@@ -105,6 +105,8 @@ class MariadbAdapter:
                 await session.rows(catalog.COLUMNS),
                 await session.rows(catalog.KEYS),
                 self._naming,
+                cardinalities=await session.rows(catalog.CARDINALITIES),
+                statistics=await _permitted(session, catalog.COLUMN_STATISTICS),
             )
             server = session.server
         self._traits = found.traits
@@ -250,6 +252,16 @@ class MariadbSnapshot:
                     yield Batch((), int(rows[0][0] or 0))
                 else:
                     yield Batch(_encoded(asked, rows), len(rows))
+
+
+async def _permitted(session: Session, text: str) -> list[tuple[str | None, ...]]:
+    """Fetch rows of the server's own that may not be there, or not be for us."""
+    try:
+        return await session.rows(text)
+    except OwnerError as error:
+        if error.kind in (OwnerErrorKind.REFUSED, OwnerErrorKind.SCHEMA_CHANGED):
+            return []
+        raise
 
 
 def _encoded(asked: Scan, rows: list[tuple[bytes | None, ...]]) -> list[list[bytes | None]]:

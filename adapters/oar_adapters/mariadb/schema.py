@@ -10,7 +10,7 @@ from __future__ import annotations
 import string
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from fnmatch import fnmatchcase
 from typing import Final
@@ -34,6 +34,20 @@ SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME
 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = DATABASE() AND NON_UNIQUE = 0
 ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX
 """
+
+CARDINALITIES: Final = """
+SELECT TABLE_NAME, COLUMN_NAME, CARDINALITY
+FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = DATABASE() AND SEQ_IN_INDEX = 1 AND COLUMN_NAME IS NOT NULL
+"""
+"""About how many values there are of each column that an index begins with."""
+
+COLUMN_STATISTICS: Final = """
+SELECT table_name, column_name, avg_frequency, nulls_ratio
+FROM mysql.column_stats WHERE db_name = DATABASE()
+"""
+"""MariaDB's statistics that belong to no engine, where there are any and the role may read them:
+rows a value, and the share of NULLs."""
 
 DEFAULT_ROWS: Final = 1000.0
 """Rows assumed for a view, as PostgreSQL assumes them for a set function."""
@@ -115,9 +129,15 @@ class Discovery:
 
 
 def discover(
-    tables: Sequence[Row], columns: Sequence[Row], keys: Sequence[Row], naming: Naming
+    tables: Sequence[Row],
+    columns: Sequence[Row],
+    keys: Sequence[Row],
+    naming: Naming,
+    *,
+    cardinalities: Sequence[Row] = (),
+    statistics: Sequence[Row] = (),
 ) -> Discovery:
-    """Make the published schema from the rows of the three queries above.
+    """Make the published schema from the rows of the queries above.
 
     Raises :class:`OwnerError` where two names fall into one.
     """
@@ -138,19 +158,47 @@ def discover(
         primary, unique = (
             _keys([row for row in keys if row[0] == name], made) if stored else ((), ())
         )
+        count = max(1.0, float(rows or 1)) if stored else DEFAULT_ROWS
+        counted = _counted(
+            count,
+            [row[1:] for row in cardinalities if row[0] == name],
+            [row[1:] for row in statistics if row[0] == name],
+        )
         published.append(
             Table(
                 name=naming.published(name),
-                columns=tuple(column for _, column, _ in made),
+                columns=tuple(
+                    replace(column, distinct=distinct, null_fraction=nulls)
+                    for source, column, _ in made
+                    for distinct, nulls in (counted.get(source, (None, None)),)
+                ),
                 source_name=name,
                 primary_key=primary,
                 unique_keys=unique,
-                row_estimate=max(1.0, float(rows or 1)) if stored else DEFAULT_ROWS,
+                row_estimate=count,
                 comment=(comment or None) if stored else None,
             )
         )
     _check_names(published)
     return Discovery(OwnerSchema(tuple(published)), traits)
+
+
+def _counted(
+    rows: float, cardinalities: Sequence[Row], statistics: Sequence[Row]
+) -> Mapping[str, tuple[float | None, float | None]]:
+    """Return each column's different values and share of NULLs, as far as the owner knows them."""
+    found: dict[str, tuple[float | None, float | None]] = {}
+    for column, frequency, nulls in statistics:
+        share = None if nulls is None else float(nulls)
+        each = float(frequency or 0)
+        distinct = rows * (1 - (share or 0.0)) / each if each > 0 else None
+        found[column or ""] = distinct, share
+    for column, cardinality in cardinalities:
+        distinct, share = found.get(column or "", (None, None))
+        if distinct is None and cardinality:
+            # InnoDB counts by a sample of its pages, and may count more than there are rows.
+            found[column or ""] = min(max(1.0, float(cardinality)), rows), share
+    return found
 
 
 def _is_published(name: str, kind: str, engine: str, naming: Naming) -> bool:

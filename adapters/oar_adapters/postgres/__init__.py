@@ -610,7 +610,8 @@ async def _discovered(
     oids = [row["oid"].to_bytes(8, "big") for row in relations]
     columns = await rows(catalog.COLUMNS, oids)
     keys = await rows(catalog.KEYS, oids)
-    return owner, catalog.discover(relations, columns, keys, owner)
+    statistics = await rows(catalog.STATISTICS, oids)
+    return owner, catalog.discover(relations, columns, keys, statistics, owner)
 
 
 def _speaks_alike(

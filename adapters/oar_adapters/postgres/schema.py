@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -122,6 +122,20 @@ SELECT i.indrelid::int8 AS relation, i.indisprimary AS is_primary,
 """Unique indexes that hold over all rows at every moment: not partial, deferrable or invalid."""
 
 
+STATISTICS: Final = """
+SELECT c.oid::int8 AS relation, s.attname::text AS name, s.null_frac::float8 AS nulls,
+       CASE WHEN s.n_distinct >= 0 THEN s.n_distinct::float8
+            ELSE -s.n_distinct::float8 * greatest(c.reltuples, 0) END AS distinct_values
+  FROM pg_stats AS s
+  JOIN pg_namespace AS n ON n.nspname = s.schemaname
+  JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = s.tablename
+ WHERE c.oid = ANY ($1::int8[]::oid[])
+ ORDER BY s.inherited
+"""
+"""What ``ANALYZE`` counted; ``n_distinct`` below zero is a share of the rows. The view shows no
+column that the reader may not read. What counts a parent and its children comes last."""
+
+
 @dataclass(frozen=True, slots=True)
 class Database:
     """What about the owner's database decides whether text means there what it means here."""
@@ -184,6 +198,7 @@ def discover(
     relations: Iterable[Mapping[str, Any]],
     columns: Iterable[Mapping[str, Any]],
     keys: Iterable[Mapping[str, Any]],
+    statistics: Iterable[Mapping[str, Any]],
     owner: Database,
 ) -> Discovery:
     """Turn catalog rows into the published schema.
@@ -195,6 +210,7 @@ def discover(
         columns_of[row["relation"]].append(row)
     for row in keys:
         keys_of[row["relation"]].append(row)
+    known = {(row["relation"], row["name"]): row for row in statistics}
     tables: dict[str, Table] = {}
     unlike: dict[tuple[str, str], frozenset[str]] = {}
     for relation in relations:
@@ -208,6 +224,11 @@ def discover(
                 "publish one of them (options schemas, tables)",
             )
         table = _table(relation, rows, keys_of[relation["oid"]], owner)
+        counted = (
+            _counted(column, known.get((relation["oid"], column.source_name)))
+            for column in table.columns
+        )
+        table = replace(table, columns=tuple(counted))
         tables[table.name] = table
         unlike[(relation["schema"], relation["name"])] = frozenset(
             row["name"] for row in rows if not _alike(row, owner)
@@ -248,6 +269,13 @@ def _table(
         row_estimate=rows_known if rows_known and rows_known > 0 else DEFAULT_ROWS,
         comment=relation["comment"],
     )
+
+
+def _counted(column: Column, known: Mapping[str, Any] | None) -> Column:
+    """Add what the owner's statistics say; no value that occurs counts as nothing known."""
+    if known is None:
+        return column
+    return replace(column, distinct=known["distinct_values"] or None, null_fraction=known["nulls"])
 
 
 def _column(row: Mapping[str, Any], enforced: bool, owner: Database) -> Column:

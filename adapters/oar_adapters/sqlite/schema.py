@@ -18,6 +18,9 @@ DEFAULT_ROWS: Final = 1000.0
 COUNTED_ROWS: Final = 50_000
 """Rows up to which a table without statistics is simply counted: a few milliseconds."""
 
+SAMPLED_ROWS: Final = 2000
+"""Rows looked at for how many different values a column has: a few milliseconds a table."""
+
 _TYPES: Final = (
     # SQLite's own rules of affinity come first and in its order, so that the published type
     # is one the column's affinity keeps.
@@ -119,6 +122,8 @@ def discover(connection: sqlite3.Connection, naming: Naming) -> Discovery:
             unique_keys=unique,
         )
         rows = _estimate(connection, listed, statistics)
+        if listed.kind == "table":
+            table = replace(table, columns=_counted(connection, table, rows, statistics))
         tables.append(replace(table, row_estimate=rows))
     return Discovery(OwnerSchema(tuple(tables)), frozenset(settled), frozenset(enforced), unicode)
 
@@ -284,27 +289,79 @@ def _keys(
     return primary, tuple(unique)
 
 
-def _statistics(connection: sqlite3.Connection) -> dict[str, float]:
-    """Read ANALYZE's rows a table, where the owner has run it."""
+@dataclass(frozen=True, slots=True)
+class _Statistics:
+    """What ANALYZE found, where the owner has run it.
+
+    ``rows`` of a table; ``rows_each`` value of a column that an index begins with.
+    """
+
+    rows: Mapping[str, float]
+    rows_each: Mapping[tuple[str, str], float]
+
+
+def _statistics(connection: sqlite3.Connection) -> _Statistics:
     try:
-        rows = connection.execute("SELECT tbl, stat FROM sqlite_stat1").fetchall()
+        found = connection.execute("SELECT tbl, idx, stat FROM sqlite_stat1").fetchall()
     except sqlite3.OperationalError:
-        return {}
-    found: dict[str, float] = {}
-    for table, stat in rows:
-        first = str(stat or "").split(" ")[0]
-        if first.isdigit():
-            found[table] = max(found.get(table, 0.0), float(first))
-    return found
+        return _Statistics({}, {})
+    rows: dict[str, float] = {}
+    rows_each: dict[tuple[str, str], float] = {}
+    for table, index, stat in found:
+        numbers = [float(part) for part in str(stat or "").split(" ") if part.isdigit()]
+        if not numbers:
+            continue
+        rows[table] = max(rows.get(table, 0.0), numbers[0])
+        first = connection.execute(
+            "SELECT name FROM pragma_index_xinfo(?) WHERE seqno = 0", (index,)
+        ).fetchone()
+        if len(numbers) > 1 and first is not None and first[0] is not None:
+            rows_each[table, first[0]] = max(1.0, numbers[1])
+    return _Statistics(rows, rows_each)
 
 
-def _estimate(
-    connection: sqlite3.Connection, listed: _Listed, statistics: Mapping[str, float]
-) -> float:
+def _counted(
+    connection: sqlite3.Connection, table: Table, rows: float, statistics: _Statistics
+) -> tuple[Column, ...]:
+    """Count different values and NULLs among some rows; ANALYZE knows better how many values."""
+    # Reading bytes may cost more than the answer is worth.
+    looked_at = [column for column in table.columns if column.type != "bytea"]
+    if not looked_at:
+        return table.columns
+    names = [quoted(column.source_name) for column in looked_at]
+    counts = ", ".join(f"count({name}), count(DISTINCT {name})" for name in names)
+    seen, *found = connection.execute(
+        f"SELECT count(*), {counts} FROM"
+        f" (SELECT {', '.join(names)} FROM main.{quoted(table.source_name)} LIMIT {SAMPLED_ROWS})"
+    ).fetchone()
+    counted = dict(zip(looked_at, zip(found[::2], found[1::2], strict=True), strict=True))
+    columns = []
+    for column in table.columns:
+        values, different = counted.get(column, (0, 0))
+        distinct = _extrapolated(different, values, seen, rows) if values else None
+        each = statistics.rows_each.get((table.source_name, column.source_name))
+        if each is not None:
+            distinct = rows / each
+        nulls = 1 - values / seen if seen and column in counted else None
+        columns.append(replace(column, distinct=distinct, null_fraction=nulls))
+    return tuple(columns)
+
+
+def _extrapolated(different: int, values: int, seen: int, rows: float) -> float:
+    """Guess a table's different values from those of some rows.
+
+    Where values repeat a lot, most have been seen; else their number grows with the rows.
+    """
+    if seen < SAMPLED_ROWS or different * 10 < values:
+        return float(different)
+    return different * max(1.0, rows / seen)
+
+
+def _estimate(connection: sqlite3.Connection, listed: _Listed, statistics: _Statistics) -> float:
     if listed.kind == "view":
         return DEFAULT_ROWS
-    if listed.name in statistics:
-        return max(1.0, statistics[listed.name])
+    if listed.name in statistics.rows:
+        return max(1.0, statistics.rows[listed.name])
     name = quoted(listed.name)
     (counted,) = connection.execute(
         f"SELECT count(*) FROM (SELECT 1 FROM main.{name} LIMIT {COUNTED_ROWS})"

@@ -188,6 +188,17 @@ class AdapterConformance:
             if table.primary_key:
                 assert table.column("id").not_null
 
+    def test_publishes_statistics_that_can_be(self, owner: SampleOwner) -> None:
+        """Where an owner says nothing of a column, None; else a number that is possible."""
+        published = _published(owner)
+        for sample in TABLES:
+            table = _table(published, sample.name)
+            for column in table.columns:
+                if column.distinct is not None:
+                    assert 0 < column.distinct <= max(table.row_estimate, len(sample.rows))
+                if column.null_fraction is not None:
+                    assert 0 <= column.null_fraction <= 1
+
     def test_publishes_no_row(self, owner: SampleOwner) -> None:
         assert "ВЕСНА25" not in repr(_published(owner))
 
