@@ -15,9 +15,6 @@ from oar_proxy.hub import planreading
 from oar_proxy.hub.planreading import Origin, Reading
 from oar_proxy.statement import Occurrence
 
-_DUPLICATES: Final = 10.0
-"""Guessed rows for each value of a column that is no key; only orders steps."""
-
 Stage = Literal["rows", "keys"]
 """What is asked for: the rows of an occurrence, or first only the keys it would pass on."""
 
@@ -26,7 +23,7 @@ Stage = Literal["rows", "keys"]
 class UsedEdge:
     """Keys of ``sources`` go to one holder of the step's table, under the gate's verdict.
 
-    ``stage`` says which step of the sources they are taken from.
+    ``stage`` says which step of the sources they are taken from; so many ``keys`` are expected.
     """
 
     sources: tuple[Origin, ...]
@@ -35,6 +32,7 @@ class UsedEdge:
     type: str
     edge: KeyEdge
     verdict: EdgeVerdict
+    keys: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,30 +102,46 @@ class Edges:
 
     def most_keys(self, edge: planreading.KeyEdge) -> int:
         """Return how many keys may travel along it at most: 0 where no holder may have any."""
-        verdicts = [
-            self.gate.edge(self._gate_edge(edge, holder)).max_keys
-            for holder in self.occurrences[edge.target.occurrence].table.holders
-            if self.looks_up(edge, holder)
-        ]
-        most = max(verdicts, default=0)
-        return most if self.max_keys is None else min(most, self.max_keys)
+        return max((verdict.max_keys for verdict in self._verdicts(edge)), default=0)
 
-    def rows_each(self, target: Origin) -> float:
-        """Estimate how many rows have one value of a column."""
-        table = self.occurrences[target.occurrence].table
-        unique = (target.column,) in (table.primary_key, *table.unique_keys)
-        return 1.0 if unique else _DUPLICATES
+    def limit_rule(self, edge: planreading.KeyEdge) -> str:
+        """Return the rule behind :meth:`most_keys`."""
+        return max(self._verdicts(edge), key=lambda verdict: verdict.max_keys).limit_rule
 
-    def used(self, edge: planreading.KeyEdge, stage: Stage, holder: Holder) -> UsedEdge | None:
-        """Bring an edge to one holder, None where the holder may not have the keys."""
+    def _verdicts(self, edge: planreading.KeyEdge) -> Iterator[EdgeVerdict]:
+        """Yield what each holder that can look keys up may have."""
+        for holder in self.occurrences[edge.target.occurrence].table.holders:
+            if self.looks_up(edge, holder):
+                yield self._bounded(self.gate.edge(self._gate_edge(edge, holder)))
+
+    def _bounded(self, verdict: EdgeVerdict) -> EdgeVerdict:
+        if self.max_keys is None or self.max_keys >= verdict.max_keys:
+            return verdict
+        return replace(verdict, max_keys=self.max_keys, limit_rule="oar.max_keys")
+
+    def discloses(self, edge: planreading.KeyEdge) -> bool:
+        """Tell whether keys along it reach an owner that does not hold them."""
+        origins = {
+            holder.owner
+            for source in edge.sources
+            for holder in self.occurrences[source.occurrence].table.holders
+        }
+        receivers = set(self.occurrences[edge.target.occurrence].table.owners)
+        return len(origins | receivers) > 1
+
+    def used(
+        self, edge: planreading.KeyEdge, stage: Stage, keys: float, holder: Holder
+    ) -> UsedEdge | None:
+        """Bring an edge that is expected to carry so many keys to one holder.
+
+        None where the holder may not have them.
+        """
         gate_edge = self._gate_edge(edge, holder)
-        verdict = self.gate.edge(gate_edge)
+        verdict = self._bounded(self.gate.edge(gate_edge))
         if not verdict.permitted or not self.looks_up(edge, holder):
             return None
-        if self.max_keys is not None and self.max_keys < verdict.max_keys:
-            verdict = replace(verdict, max_keys=self.max_keys, limit_rule="oar.max_keys")
         return UsedEdge(
-            edge.sources, stage, edge.target.column, self._key_type(edge), gate_edge, verdict
+            edge.sources, stage, edge.target.column, self._key_type(edge), gate_edge, verdict, keys
         )
 
     def denied(

@@ -10,6 +10,7 @@ from oar_adapters.interface import Adapter, KeyFilter, Scan
 
 from oar_proxy.gate import KeyEdge
 from oar_proxy.hub import planreading
+from oar_proxy.order import Alternative
 from oar_proxy.plan import LocalSemiJoin, Plan, Step, bound_scan
 from oar_proxy.run import StepReport
 
@@ -51,6 +52,8 @@ def document(
         described["Hub"] = "passes the owner's answer on"
         return described
     by_step = {id(o.step): o for o in reports or ()}
+    if len(plan.alternatives) > 1:
+        described["Orders"] = [_order(plan, each) for each in plan.alternatives]
     described["Steps"] = [_step(plan, step, adapters, by_step.get(id(step))) for step in plan.steps]
     if plan.unread:
         described["Not Read"] = [_published(plan, number) for number in plan.unread]
@@ -76,6 +79,7 @@ def _step(
                 "To": _receiver(used.edge),
                 "Rule": used.verdict.rule,
                 "At Most": used.verdict.max_keys,
+                "Estimated Keys": round(used.keys),
             }
             for used in step.all_edges
         ]
@@ -118,13 +122,36 @@ def _add_report(described: dict[str, Any], report: StepReport | None) -> None:
     if report is None:
         return
     described["Actual Rows"] = report.rows
-    if report.keys:
-        described["Actual Keys"] = sum(report.keys)
+    described["Actual Bytes"] = report.size
+    carried = [count for count in report.keys if count is not None]
+    if carried:
+        described["Actual Keys"] = sum(carried)
+    for key, count in zip(described.get("Keys", ()), report.keys, strict=True):
+        if count is not None:
+            key["Actual Keys"] = count
     described["Actual Milliseconds"] = round(report.seconds * 1000, 3)
     if report.skipped:
         described["Skipped"] = "no key was left"
     if report.notes:
         described["Notes"] = list(report.notes)
+
+
+def _order(plan: Plan, alternative: Alternative) -> dict[str, Any]:
+    """Describe one order; each of its waves is a list of what is asked for at the same time."""
+    described: dict[str, Any] = {
+        "Asks": [[_asked(plan, number) for number in wave] for wave in alternative.waves],
+        "Keys": round(alternative.keys),
+        "Rows": round(alternative.rows),
+        "Round Trips": len(alternative.waves),
+    }
+    if alternative.reason:
+        described["Rejected"] = alternative.reason
+    return described
+
+
+def _asked(plan: Plan, number: int) -> str:
+    owners = plan.statement.occurrences[number - 1].table.owners
+    return f"{' and '.join(owners)} for {_published(plan, number)}"
 
 
 def _published(plan: Plan, number: int) -> str:
@@ -156,6 +183,13 @@ def _format(described: Mapping[str, Any]) -> list[str]:
     owners = ", ".join(described["Owners"])
     out.append(f"  Owner Cover: {described['Owner Cover']} ({owners})")
     out.append(f"  Route: {described['Route']}: {described['Reason']}")
+    for order in described.get("Orders", ()):
+        asked = "; then ".join(", ".join(wave) for wave in order["Asks"])
+        told = f"keys={order['Keys']} rows={order['Rows']} round trips={order['Round Trips']}"
+        if "Rejected" in order:
+            out.append(f"  Rejected Order: {asked} ({told}): {order['Rejected']}")
+        else:
+            out.append(f"  Chosen Order: {asked} ({told})")
     for number, step in enumerate(described["Steps"], start=1):
         out.append(f"  Step {number}: owner {step['Owner']} reads {step['Reads']}")
         out.append(f"    SQL: {_one_line(step['SQL'])}")
@@ -172,11 +206,13 @@ def _format(described: Mapping[str, Any]) -> list[str]:
         for text in step.get("Kept For The Hub", ()):
             out.append(f"    Kept for the hub: {text}")
         if "Estimated Rows" in step:
-            out.append(f"    Estimated: rows={step['Estimated Rows']}")
+            keys = sum(key["Estimated Keys"] for key in step.get("Keys", ()))
+            told = f" keys={keys}" if "Keys" in step else ""
+            out.append(f"    Estimated: rows={step['Estimated Rows']}{told}")
         if "Actual Rows" in step:
             keys = f" keys={step['Actual Keys']}" if "Actual Keys" in step else ""
             out.append(
-                f"    Actual: rows={step['Actual Rows']}{keys} "
+                f"    Actual: rows={step['Actual Rows']}{keys} bytes={step['Actual Bytes']} "
                 f"time={step['Actual Milliseconds']:.3f} ms"
             )
         if "Skipped" in step:

@@ -1,327 +1,179 @@
-"""The order in which owners are asked, and along which edges keys travel on the way.
+"""The order in which owners are asked, chosen among alternatives that are all sound.
 
-Allowed by policy first, then fewest expected rows (decision 6). The edges themselves are sound
-whatever the order: estimates decide what is worth it, never what is right.
+Of two orders the better one is, in this sequence (decision 6):
+
+1. what policies allow first: the one that leaves fewer joins unreduced which keys may reduce;
+2. then what leaves the owners: fewer keys told to other owners and fewer rows sent to the hub, a
+   key counting as :data:`KEY` rows. Neither alone would do: without any key all rows leave, and
+   the fewest rows may take the most keys;
+3. then fewer keys, then fewer round trips.
+
+Estimates decide what is worth it, never what is right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from oar_proxy.edges import Edges, Stage
-from oar_proxy.hub import planreading
+from oar_proxy.full import full
+from oar_proxy.hub.planreading import Origin
+from oar_proxy.offer import Chosen, Offers, State
 
-_ROWS: Final[Stage] = "rows"
+KEY: Final = 10.0
+"""Rows that weigh as much as a key: the hub forgets rows with the statement, while an owner that
+was told a key may keep it."""
+
+SHOWN: Final = 4
+"""Alternatives that are told of."""
+
+_WIDTHS: Final = ((6, 20), (10, 4))
+"""Sets of occurrences that are extended at each length: all of them for up to six occurrences
+(no length has more than twenty), the best four for up to ten, and for more the best one."""
+
+Rank = tuple[int, float, float, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
-    """Reduction of an occurrence by another one beside it, joined inside their owner.
+class Alternative:
+    """One order: ``waves`` are the occurrences asked at the same time, and what it is expected of.
 
-    ``edges`` and ``local`` are what reduces the other one, from elsewhere and there.
+    ``unreduced`` counts joins that keys might reduce and do not. ``reason`` says why it was not
+    taken; empty for the one that was.
     """
 
-    edge: planreading.KeyEdge
-    edges: tuple[tuple[planreading.KeyEdge, Stage], ...] = ()
-    local: tuple[Local, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """What to ask an occurrence's holders for, in this order, with which edges.
-
-    ``keys`` are the columns asked for where only keys are.
-    """
-
-    occurrence: int
-    stage: Stage
-    edges: tuple[tuple[planreading.KeyEdge, Stage], ...]
-    keys: frozenset[str] = frozenset()
-    local: tuple[Local, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    """What asking for an occurrence now would bring. ``filtered``: fewer rows than it has."""
-
+    waves: tuple[tuple[int, ...], ...]
+    keys: float
     rows: float
-    edges: tuple[planreading.KeyEdge, ...]
-    local: tuple[Local, ...]
-    filtered: bool
+    unreduced: int
+    reason: str = ""
 
 
-class Order:
-    """Orders the occurrences of one statement. ``filtered`` are those that bring fewer rows.
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """What to ask for, in this order; the alternatives, with the one that was taken first.
 
-    ``eager``: reduce whatever can be reduced inside an owner, also by what is not filtered.
+    ``left_out`` are columns that keys might reduce, and why they do not.
     """
 
-    def __init__(
-        self,
-        edges: Edges,
-        candidates: Sequence[planreading.KeyEdge],
-        estimates: dict[int, float],
-        filtered: set[int],
-        *,
-        eager: bool = False,
-    ) -> None:
-        self.edges = edges
-        self.local = [edge for edge in candidates if edges.local(edge)]
-        self.relayed = [edge for edge in candidates if edge not in self.local]
-        self.estimates = estimates
-        self.filtered = filtered
-        self.conditioned = frozenset(filtered)
-        self.eager = eager
-        self.notes: list[str] = []
+    chosen: tuple[Chosen, ...]
+    alternatives: tuple[Alternative, ...] = ()
+    notes: tuple[str, ...] = ()
+    left_out: tuple[tuple[Origin, str], ...] = ()
 
-    def forward(self, scanned: Sequence[int]) -> list[Chosen]:
-        """Take the occurrence with the fewest expected rows next, reduced by those before it."""
-        left = list(scanned)
-        ordered: list[Chosen] = []
-        done: set[int] = set()
-        while left:
-            offers = {number: self._offer(number, done) for number in left}
-            number = min(left, key=lambda n: (self._waits(n, left), offers[n].rows, n))
-            offer = offers[number]
-            self.estimates[number] = offer.rows
-            if offer.filtered:
-                self.filtered.add(number)
-            edges = tuple((edge, _ROWS) for edge in offer.edges)
-            ordered.append(Chosen(number, "rows", edges, local=offer.local))
-            done.add(number)
-            left.remove(number)
-        return ordered
 
-    def full(self, scanned: Sequence[int]) -> list[Chosen] | None:
-        """Reduce a tree of joins from its leaves up and then down again (Yannakakis 1981).
+def order(offers: Offers, scanned: Sequence[int], *, reduce_fully: bool) -> Ordered:
+    """Choose the order of the occurrences ``scanned``.
 
-        On the way up only keys are asked for, on the way down rows: each occurrence's rows are
-        then looked up by its parent's rows and its children's keys. Between tables of one owner
-        nothing has to travel. None where edges form a ring.
-        """
-        if not all(map(self.edges.settled, scanned)):
-            self.notes.append("not reduced in full: asked twice, a subquery may give other rows")
-            return None
-        between: dict[tuple[int, int], list[planreading.KeyEdge]] = {}
-        for edge in (*self.relayed, *self.local):
-            usable = edge in self.local or self.edges.most_keys(edge) > 0
-            if len(edge.sources) == 1 and usable:
-                pair = (edge.sources[0].occurrence, edge.target.occurrence)
-                between.setdefault(pair, []).append(edge)
-        neighbours: dict[int, set[int]] = {number: set() for number in scanned}
-        for source, target in between:
-            neighbours[source].add(target)
-            neighbours[target].add(source)
-        order = self._rooted(scanned, neighbours)
-        if order is None:
-            self.notes.append("not reduced in full: its joins form a ring")
-            return None
-        return self._up_and_down(_Tree(order, between, frozenset(self.local)))
-
-    def _up_and_down(self, tree: _Tree) -> list[Chosen]:
-        chosen: list[Chosen] = []
-        for number, parent in reversed(tree.order):
-            upward = tree.relayed(number, parent)
-            if upward:
-                edges, local = tree.from_below(number)
-                columns = frozenset(edge.sources[0].column for edge in upward)
-                chosen.append(Chosen(number, "keys", edges, columns, local))
-        for number, _ in tree.order:
-            edges, local = tree.from_everywhere(number, None)
-            chosen.append(Chosen(number, "rows", edges, local=local))
-        return chosen
-
-    def _rooted(
-        self, scanned: Sequence[int], neighbours: Mapping[int, set[int]]
-    ) -> list[tuple[int, int | None]] | None:
-        """Each occurrence with its parent, parents first; None when the edges form a ring.
-
-        The root is the one with the most rows: it is asked once, when all others have their say.
-        """
-        order: list[tuple[int, int | None]] = []
-        seen: set[int] = set()
-        for root in sorted(scanned, key=lambda number: -self.estimates[number]):
-            if root in seen:
-                continue
-            seen.add(root)
-            waiting: list[tuple[int, int | None]] = [(root, None)]
-            while waiting:
-                number, parent = waiting.pop(0)
-                order.append((number, parent))
-                for other in sorted(neighbours[number] - {parent}):
-                    if other in seen:
-                        return None
-                    seen.add(other)
-                    waiting.append((other, number))
-        return order
-
-    def _offer(self, number: int, done: Set[int]) -> _Offer:
-        """What an occurrence would bring now, reduced by those before it and those beside it."""
-        edges = self._relayed_into(number, done)
-        inside = self._inside(number, done, edges)
-        rows = self._reduced(number, edges, inside)
-        return _Offer(
-            max(rows, 1.0), edges, tuple(each.local for each in inside), bool(edges or inside)
-        )
-
-    def _relayed_into(self, number: int, done: Set[int]) -> tuple[planreading.KeyEdge, ...]:
-        """The edges that are worth it, from occurrences that are asked before."""
-        edges: list[planreading.KeyEdge] = []
-        for edge in self.relayed:
-            sources = {source.occurrence for source in edge.sources}
-            if edge.target.occurrence != number or not sources <= done:
-                continue
-            keys = self._keys(edge)
-            worth = (
-                keys <= self.estimates[number]
-                or bool(sources & self.filtered)
-                or self._turned_round(edge)
-            )
-            if keys <= self.edges.most_keys(edge) and worth:
-                edges.append(edge)
-        return tuple(edges)
-
-    def _reduced(
-        self, number: int, edges: Sequence[planreading.KeyEdge], inside: Sequence[_Inside]
-    ) -> float:
-        """How many rows of an occurrence are left."""
-        left = [self._keys(edge) * self.edges.rows_each(edge.target) for edge in edges]
-        left += [each.rows * self.edges.rows_each(each.local.edge.target) for each in inside]
-        return min([self.estimates[number], *left])
-
-    def _inside(
-        self, number: int, done: Set[int], edges: Sequence[planreading.KeyEdge]
-    ) -> list[_Inside]:
-        """The reductions of an occurrence by those beside it that are worth it.
-
-        Each of them is read at most once for it, next to the nearest one that it joins: that ends
-        where joins form a ring.
-        """
-        children: dict[int, list[planreading.KeyEdge]] = {}
-        seen, waiting = {number}, [number]
-        while waiting:
-            parent = waiting.pop(0)
-            links = [edge for edge in self.local if edge.target.occurrence == parent]
-            children[parent] = [e for e in links if e.sources[0].occurrence not in seen]
-            found = dict.fromkeys(e.sources[0].occurrence for e in children[parent])
-            seen.update(found)
-            waiting.extend(found)
-        return self._beside(number, done, edges, children)
-
-    def _beside(
-        self,
-        number: int,
-        done: Set[int],
-        edges: Sequence[planreading.KeyEdge],
-        children: Mapping[int, Sequence[planreading.KeyEdge]],
-    ) -> list[_Inside]:
-        found: list[_Inside] = []
-        read: set[int] = set()
-        for link in children[number]:
-            (source,) = link.sources
-            beside = source.occurrence
-            relayed: tuple[planreading.KeyEdge, ...] = ()
-            deeper: list[_Inside] = []
-            if beside not in read:
-                # Joined on several columns, it is reduced once; then its own conditions do.
-                relayed = tuple(
-                    edge
-                    for edge in self._relayed_into(beside, done)
-                    if not _implied(edge, link, edges)
-                )
-                deeper = self._beside(beside, done, (*edges, *relayed), children)
-            rows = self._reduced(beside, relayed, deeper)
-            filtered = beside in self.conditioned or bool(relayed or deeper)
-            if filtered or rows < self.estimates[number] or self.eager:
-                pairs = tuple((edge, _ROWS) for edge in relayed)
-                local = Local(link, pairs, tuple(each.local for each in deeper))
-                found.append(_Inside(local, rows))
-            read.add(beside)
+    ``reduce_fully``: both passes of a full reduction, where the joins form a tree.
+    """
+    found = _forward(offers, scanned)
+    if not reduce_fully:
         return found
+    if not all(map(offers.settled, scanned)):
+        note = "not reduced in full: asked twice, a subquery may give other rows"
+        return replace(found, notes=(note,))
+    chosen = full(offers, scanned)
+    if chosen is None:
+        return replace(found, notes=("not reduced in full: its joins form a ring",))
+    return Ordered(tuple(chosen))
 
-    def _waits(self, number: int, left: Sequence[int]) -> bool:
-        """Whether to ask later: the occurrence's own keys may not leave, while others' may come."""
-        return any(
-            edge.target.occurrence == number
-            and all(s.occurrence in left for s in edge.sources)
-            and self._keys(edge) <= self.edges.most_keys(edge)
-            and self._turned_round(edge)
-            for edge in self.relayed
+
+def _forward(offers: Offers, scanned: Sequence[int]) -> Ordered:
+    """Ask each occurrence once, reduced by those before it."""
+    best = _start(offers, scanned)
+    complete: list[State] = []
+    for group in _connected(offers, scanned):
+        orders = _orders(offers, best, group)
+        best = min(orders, key=lambda state: _rank(offers, state))
+        complete += orders
+    # What another order of one group leaves open follows as in the best one.
+    numbers = [chosen.occurrence for chosen in best.chosen]
+    alternatives = [_extended(offers, state, numbers) for state in complete]
+    plain = _extended(offers, _start(offers, scanned), numbers, relay=False)
+    told = _told(offers, [best, *alternatives, plain])
+    return Ordered(best.chosen, tuple(told), (), tuple(offers.left_out(best)))
+
+
+def _start(offers: Offers, scanned: Iterable[int]) -> State:
+    return State((), {number: offers.estimates.rows[number] for number in scanned})
+
+
+def _extended(offers: Offers, state: State, numbers: Sequence[int], *, relay: bool = True) -> State:
+    """Ask for the rest of some occurrences, in their order."""
+    for number in numbers:
+        if number not in state.done:
+            state = offers.asked(state, number, relay=relay)
+    return state
+
+
+def _connected(offers: Offers, scanned: Sequence[int]) -> list[list[int]]:
+    """The occurrences in groups that no edge connects: their orders do not depend on each other."""
+    groups = [{number} for number in scanned]
+    for edge in (*offers.most, *offers.local):
+        ends = {edge.target.occurrence, *(source.occurrence for source in edge.sources)}
+        joined = [group for group in groups if group & ends]
+        groups = [group for group in groups if not group & ends]
+        groups.append(set().union(*joined))
+    return sorted(sorted(group) for group in groups if group)
+
+
+def _orders(offers: Offers, start: State, numbers: Sequence[int]) -> list[State]:
+    """Ask for some occurrences next in every order, but keep the best of each set on the way."""
+    width = next((width for most, width in _WIDTHS if len(numbers) <= most), 1)
+    states = [start]
+    for length in range(len(numbers)):
+        longer = [
+            offers.asked(state, number)
+            for state in states
+            for number in numbers
+            if number not in state.done
+        ]
+        longer.sort(key=lambda state: _rank(offers, state))
+        if length + 1 == len(numbers):
+            return longer
+        first = {state.done: state for state in reversed(longer)}
+        states = sorted(first.values(), key=lambda state: _rank(offers, state))[:width]
+    return states
+
+
+def _rank(offers: Offers, state: State) -> Rank:
+    """Lower is better: see the top of this module."""
+    unreduced = sum(pair <= state.done and pair not in state.reduced for pair in offers.pairs)
+    keys, rows = state.keys, sum(chosen.rows for chosen in state.chosen)
+    return unreduced, KEY * keys + rows, keys, max(state.depth.values(), default=0)
+
+
+def _told(offers: Offers, complete: Sequence[State]) -> Iterable[Alternative]:
+    """Describe the best orders, without those that send the same keys."""
+    taken = complete[0]
+    different = {frozenset(state.told): state for state in reversed(complete)}
+    ranked = sorted(
+        different.values(), key=lambda state: (state is not taken, _rank(offers, state))
+    )
+    for state in ranked[:SHOWN]:
+        reason = "" if state is taken else _reason(_rank(offers, state), _rank(offers, taken))
+        waves: dict[int, list[int]] = {}
+        for chosen in state.chosen:
+            waves.setdefault(state.depth[chosen.occurrence], []).append(chosen.occurrence)
+        yield Alternative(
+            waves=tuple(tuple(wave) for _, wave in sorted(waves.items())),
+            keys=state.keys,
+            rows=sum(chosen.rows for chosen in state.chosen),
+            unreduced=_rank(offers, state)[0],
+            reason=reason,
         )
 
-    def _keys(self, edge: planreading.KeyEdge) -> float:
-        return sum(self.estimates[number] for number in {s.occurrence for s in edge.sources})
 
-    def _turned_round(self, edge: planreading.KeyEdge) -> bool:
-        """Whether the opposite edge is sound but forbidden, so that only this direction is left."""
-        sources = {source.occurrence for source in edge.sources}
-        opposite = [
-            other
-            for other in self.relayed
-            if other.target.occurrence in sources
-            and any(s.occurrence == edge.target.occurrence for s in other.sources)
-        ]
-        return bool(opposite) and all(self.edges.most_keys(other) == 0 for other in opposite)
-
-
-@dataclass(frozen=True, slots=True)
-class _Inside:
-    """A reduction inside an owner, and how many rows are expected to do it."""
-
-    local: Local
-    rows: float
-
-
-def _implied(
-    edge: planreading.KeyEdge, link: planreading.KeyEdge, edges: Sequence[planreading.KeyEdge]
-) -> bool:
-    """Tell whether the same keys reach the other end of a link as well, on the same column."""
-    return edge.target == link.sources[0] and any(
-        other.sources == edge.sources and other.target == link.target for other in edges
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Tree:
-    """A tree of joins: each occurrence with its parent, parents first, and the edges between."""
-
-    order: Sequence[tuple[int, int | None]]
-    between: Mapping[tuple[int, int], Sequence[planreading.KeyEdge]]
-    local: Set[planreading.KeyEdge]
-
-    def relayed(self, source: int, target: int | None) -> list[planreading.KeyEdge]:
-        """Return the edges along which keys travel."""
-        return [edge for edge in self._edges(source, target) if edge not in self.local]
-
-    def from_below(self, number: int, other_than: int | None = None) -> _Reductions:
-        """Return what an occurrence's children reduce it by, but for one of them."""
-        edges: list[tuple[planreading.KeyEdge, Stage]] = []
-        local: list[Local] = []
-        for child, parent in self.order:
-            if parent != number or child == other_than:
-                continue
-            edges += [(edge, "keys") for edge in self.relayed(child, number)]
-            local += self._inside(child, number, self.from_below(child))
-        return tuple(edges), tuple(local)
-
-    def from_everywhere(self, number: int, other_than: int | None) -> _Reductions:
-        """Return what children and parent reduce an occurrence by, but for one of the children."""
-        edges, local = self.from_below(number, other_than)
-        parent = dict(self.order)[number]
-        if parent is None:
-            return edges, local
-        downward = tuple((edge, _ROWS) for edge in self.relayed(parent, number))
-        inside = self._inside(parent, number, self.from_everywhere(parent, number))
-        return (*downward, *edges), (*inside, *local)
-
-    def _inside(self, source: int, target: int, reductions: _Reductions) -> list[Local]:
-        links = [edge for edge in self._edges(source, target) if edge in self.local]
-        return [Local(link, *(reductions if link is links[0] else ((), ()))) for link in links]
-
-    def _edges(self, source: int, target: int | None) -> Sequence[planreading.KeyEdge]:
-        return () if target is None else self.between.get((source, target), ())
-
-
-_Reductions = tuple[tuple[tuple[planreading.KeyEdge, Stage], ...], tuple[Local, ...]]
+def _reason(rejected: Rank, taken: Rank) -> str:
+    """Say what decided between two orders."""
+    unreduced, weight, keys, trips = rejected
+    if unreduced > taken[0]:
+        more = unreduced - taken[0]
+        return f"leaves {more} join{'s' if more > 1 else ''} unreduced"
+    if weight > taken[1]:
+        return "more keys" if keys > taken[2] else "more rows"
+    if keys > taken[2]:
+        return "more keys"
+    return "more round trips" if trips > taken[3] else "no better"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oar_adapters.interface import (
@@ -27,10 +27,12 @@ from oar_proxy import sqltree
 from oar_proxy.catalog import Holder
 from oar_proxy.cover import Cover, cover
 from oar_proxy.edges import Edges, Stage, UsedEdge
+from oar_proxy.estimate import Estimates
 from oar_proxy.gate import EdgeVerdict, Gate, KeyEdge
 from oar_proxy.hub import planreading
 from oar_proxy.hub.planreading import Origin, Reading
-from oar_proxy.order import Chosen, Local, Order
+from oar_proxy.offer import Chosen, Local, Offers, Relayed
+from oar_proxy.order import Alternative, Ordered, order
 from oar_proxy.pushdown import Whole
 from oar_proxy.route import Route, RouteKind, route
 from oar_proxy.sqltree import preview_rows
@@ -68,7 +70,7 @@ class Step:
     kept: tuple[str, ...] = ()
     """Conditions on the scan that stay for the hub."""
     unreduced: tuple[str, ...] = ()
-    """Reductions that are not made, with the rule that forbids each."""
+    """Reductions that are not made, with the rule that forbids each, or why it is not worth it."""
     stage: Stage = "rows"
     semi_joins: tuple[LocalSemiJoin, ...] = ()
 
@@ -112,7 +114,9 @@ class Plan:
     steps: tuple[Step, ...]
     whole: Whole | None = None
     whole_query: Statement | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    """Orders that were compared: the one that was taken first, with no reason against it."""
 
     @property
     def unread(self) -> tuple[int, ...]:
@@ -155,9 +159,16 @@ def make_plan(
     """
     covered = cover_of(statement)
     planner = _Planner(statement, reading, adapters, gate, max_keys)
-    steps = planner.steps(full=full)
-    said = (*notes, *planner.notes)
-    return Plan(statement, covered, _route(covered, steps), steps, notes=said)
+    ordered = planner.ordered(full=full)
+    steps = planner.steps(ordered)
+    return Plan(
+        statement,
+        covered,
+        _route(covered, steps),
+        steps,
+        notes=(*notes, *ordered.notes),
+        alternatives=ordered.alternatives,
+    )
 
 
 def _route(covered: Cover[tuple[str, str]], steps: Sequence[Step]) -> Route:
@@ -189,30 +200,34 @@ class _Planner:
         self.gate = gate
         self.edges = Edges(self.occurrences, adapters, gate, max_keys)
         self.candidates = self.edges.candidates(reading)
-        self.estimates: dict[int, float] = {}
-        self.filtered: set[int] = set()
-        self.conditions: dict[int, list[tuple[str, Predicate | None]]] = {}
-        self.notes: list[str] = []
+        self.scanned = sorted(reading.scans) if reading is not None else sorted(self.occurrences)
+        self.conditions = {number: self._split(number) for number in self.scanned}
 
-    def steps(self, *, full: bool) -> tuple[Step, ...]:
-        scanned = (
-            sorted(self.reading.scans) if self.reading is not None else sorted(self.occurrences)
-        )
-        self.conditions = {number: self._conditions(number) for number in scanned}
-        for number in scanned:
-            self.estimates[number] = self._estimate(number, self.conditions[number])
-        limit = self._preview_limit(scanned)
-        order = Order(self.edges, self.candidates, self.estimates, self.filtered, eager=full)
-        chosen = order.full(scanned) if full else None
-        if chosen is None:
-            chosen = order.forward(scanned)
-        self.notes += order.notes
+    def ordered(self, *, full: bool) -> Ordered:
+        """Choose the order, and what reduces what."""
+        sent = {
+            number: [(h, held[h.owner][0]) for h in self.occurrences[number].table.holders]
+            for number, held in self.conditions.items()
+        }
+        conditioned = {n for n, held in sent.items() if any(kept for _, kept in held)}
+        estimates = Estimates(self.occurrences, sent)
+        offers = Offers(self.edges, self.candidates, estimates, conditioned, eager=full)
+        return order(offers, self.scanned, reduce_fully=full)
+
+    def steps(self, ordered: Ordered) -> tuple[Step, ...]:
+        """Make a step of each choice for each of its holders."""
+        limit = self._preview_limit(self.scanned)
         steps: list[Step] = []
-        for chosen_step in chosen:
-            occurrence = self.occurrences[chosen_step.occurrence]
-            for holder in occurrence.table.holders:
-                step = self._step(chosen_step, holder, limit)
-                steps.append(replace(step, number=len(steps) + 1))
+        for chosen in ordered.chosen:
+            for holder in self.occurrences[chosen.occurrence].table.holders:
+                step = self._step(chosen, holder, limit)
+                left_out = (
+                    f"{target.column}: {reason}"
+                    for target, reason in ordered.left_out
+                    if target.occurrence == chosen.occurrence
+                )
+                unreduced = tuple(dict.fromkeys((*step.unreduced, *left_out)))
+                steps.append(replace(step, number=len(steps) + 1, unreduced=unreduced))
         return tuple(steps)
 
     # --- conditions -----------------------------------------------------------------------------
@@ -228,20 +243,27 @@ class _Planner:
             for text in self.reading.scans[number]
         ]
 
-    def _estimate(self, number: int, conditions: Sequence[tuple[str, Predicate | None]]) -> float:
-        table = self.occurrences[number].table
-        estimate = max(table.row_estimate, 1.0)
-        for _, condition in conditions:
-            if condition is not None:
-                estimate *= predicates.selectivity(condition, table)
-                self.filtered.add(number)
-        return max(estimate, 1.0)
+    def _split(self, number: int) -> dict[str, _Conditions]:
+        """Split conditions into what each holder evaluates and what stays for the hub."""
+        read = self._conditions(number)
+        split: dict[str, _Conditions] = {}
+        for holder in self.occurrences[number].table.holders:
+            adapter = self.adapters[holder.owner]
+            sent: list[Predicate] = []
+            kept: list[str] = []
+            for text, condition in read:
+                if condition is not None and adapter.supports(holder.table, condition):
+                    sent.append(condition)
+                else:
+                    kept.append(text)
+            split[holder.owner] = tuple(sent), tuple(kept)
+        return split
 
     # --- steps --------------------------------------------------------------------------------
 
     def _step(self, chosen: Chosen, holder: Holder, preview: int | None) -> Step:
         occurrence = self.occurrences[chosen.occurrence]
-        sent, kept = self._sent(occurrence.number, holder)
+        sent, kept = self.conditions[occurrence.number][holder.owner]
         into = (e for e in self.candidates if e.target.occurrence == occurrence.number)
         cap, _ = self.gate.row_cap(holder.owner)
         limit = cap + 1 if preview is None else min(cap + 1, preview)
@@ -263,35 +285,21 @@ class _Planner:
             scan=Scan(holder.table, columns, sent, (), limit, distinct),
             edges=self._used(chosen.edges, holder),
             denied=tuple(dict.fromkeys(self.edges.denied(into, holder))),
-            estimate=self.estimates[occurrence.number],
+            estimate=chosen.rows * holder.table.row_estimate / occurrence.table.row_estimate,
             kept=kept,
             unreduced=self._unreduced(occurrence.number),
             stage=chosen.stage,
             semi_joins=tuple(self._semi_join(local) for local in chosen.local),
         )
 
-    def _sent(self, number: int, holder: Holder) -> tuple[tuple[Predicate, ...], tuple[str, ...]]:
-        """Split an occurrence's conditions into what a holder evaluates and what the hub does."""
-        adapter = self.adapters[holder.owner]
-        sent: list[Predicate] = []
-        kept: list[str] = []
-        for text, condition in self.conditions[number]:
-            if condition is not None and adapter.supports(holder.table, condition):
-                sent.append(condition)
-            else:
-                kept.append(text)
-        return tuple(sent), tuple(kept)
-
-    def _used(
-        self, edges: Sequence[tuple[planreading.KeyEdge, Stage]], holder: Holder
-    ) -> tuple[UsedEdge, ...]:
-        used = (self.edges.used(edge, stage, holder) for edge, stage in edges)
+    def _used(self, edges: Sequence[Relayed], holder: Holder) -> tuple[UsedEdge, ...]:
+        used = (self.edges.used(each.edge, each.stage, each.keys, holder) for each in edges)
         return _distinct(edge for edge in used if edge is not None)
 
     def _semi_join(self, local: Local) -> LocalSemiJoin:
         (source,) = local.edge.sources
         (holder,) = self.occurrences[source.occurrence].table.holders
-        sent, _ = self._sent(source.occurrence, holder)
+        sent, _ = self.conditions[source.occurrence][holder.owner]
         return LocalSemiJoin(
             column=local.edge.target.column,
             source=source,
@@ -323,6 +331,10 @@ class _Planner:
         if self.reading.scans[scanned[0]] or self.statement.others:
             return None
         return preview_rows(self.statement.parsed.node)
+
+
+_Conditions = tuple[tuple[Predicate, ...], tuple[str, ...]]
+"""What an owner evaluates, and the text of what it does not."""
 
 
 def _distinct(edges: Iterable[UsedEdge]) -> tuple[UsedEdge, ...]:

@@ -121,30 +121,6 @@ def _has_float(predicate: Predicate) -> bool:
     return isinstance(predicate, (And, Or)) and any(map(_has_float, predicate.arguments))
 
 
-def selectivity(predicate: Predicate, table: PublishedTable) -> float:
-    """Guess the share of rows that pass: only used to order steps, never for correctness."""
-    if isinstance(predicate, Comparison):
-        if predicate.op == "=":
-            unique = (predicate.column,) in (table.primary_key, *table.unique_keys)
-            return 1.0 / max(table.row_estimate, 1.0) if unique else 0.05
-        return 0.95 if predicate.op == "<>" else 0.33
-    if isinstance(predicate, Membership):
-        return min(1.0, 0.05 * len(predicate.values))
-    if isinstance(predicate, NullTest):
-        return 0.95 if predicate.negated else 0.05
-    if isinstance(predicate, PatternMatch):
-        return 0.9 if predicate.negated else 0.1
-    if isinstance(predicate, Not):
-        return 1.0 - selectivity(predicate.argument, table)
-    shares = [selectivity(argument, table) for argument in predicate.arguments]
-    if isinstance(predicate, Or):
-        return min(1.0, sum(shares))
-    product = 1.0
-    for share in shares:
-        product *= share
-    return product
-
-
 def _read(node: Any, table: PublishedTable, alias: str) -> Predicate | None:
     if isinstance(node, ast.BoolExpr):
         return _boolean(node, table, alias)

@@ -113,16 +113,21 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one step did, for EXPLAIN ANALYZE. ``keys`` are counted for each edge it used."""
+    """What one step did, for EXPLAIN ANALYZE.
+
+    ``keys`` went along each of the step's edges; None: it was left out. ``size`` is that of the
+    cells it brought, in bytes.
+    """
 
     step: Step | None
     owner: str
     sql: str
-    keys: tuple[int, ...]
+    keys: tuple[int | None, ...]
     rows: int
     seconds: float
     notes: tuple[str, ...] = ()
     skipped: bool = False
+    size: int = 0
 
 
 @dataclass(slots=True)
@@ -293,7 +298,8 @@ class _Runner:
         wave: list[gates.Step] = []
         for step, query, edges, _ in bound:
             rendered = self.adapters[step.owner].render(query)
-            wave.append(gates.Step(step.owner, query, rendered, edges))
+            carried = tuple(edge for edge in edges if edge is not None)
+            wave.append(gates.Step(step.owner, query, rendered, carried))
         for gated in wave:
             if not _pointless(gated):
                 group.create_task(self.sessions.warm(gated.owner))
@@ -301,7 +307,7 @@ class _Runner:
         started: dict[asyncio.Task[None], Step] = {}
         skipped: list[Step] = []
         for (step, _, edges, notes), gated, permit in zip(bound, wave, authorized, strict=True):
-            keys = tuple(edge.keys for edge in edges)
+            keys = tuple(None if edge is None else edge.keys for edge in edges)
             if _pointless(gated):
                 # R32: no key can match, so no row can matter; the step is on the ledger.
                 self.finished.append(StepOutcome(permit.ledger_entry, SUCCESS, 0))
@@ -319,9 +325,9 @@ class _Runner:
             started[group.create_task(sending)] = step
         return started, skipped
 
-    def _bind(self, step: Step) -> tuple[Scan, tuple[gates.BoundEdge, ...], tuple[str, ...]]:
-        """Collect the keys of each edge. An edge with more keys than allowed is left out."""
-        edges: list[gates.BoundEdge] = []
+    def _bind(self, step: Step) -> tuple[Scan, tuple[gates.BoundEdge | None, ...], tuple[str, ...]]:
+        """Collect the keys of each edge. An edge with more keys than allowed is left out: None."""
+        edges: list[gates.BoundEdge | None] = []
         notes: list[str] = []
         budget = self.gate.keys_in(step.owner)
 
@@ -334,6 +340,7 @@ class _Runner:
                     f"{_spell(used)} carries {len(keys)} keys, at most {most} by "
                     f"{used.verdict.limit_rule}: asked without them"
                 )
+                edges.append(None)
                 return None
             budget -= len(keys)
             edges.append(gates.BoundEdge(used.edge, len(keys), from_each))
@@ -383,6 +390,7 @@ class _Runner:
                 received,
                 clock() - started,
                 sending.notes,
+                size=sending.rows.size,
             )
         )
         self.progress(f"owner {sending.owner} sent {received} rows")
@@ -485,7 +493,7 @@ class _Sending:
     rendered: str
     rows: Rows
     step: Step | None = None
-    keys: tuple[int, ...] = ()
+    keys: tuple[int | None, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -631,6 +639,7 @@ def _spell(used: UsedEdge) -> str:
 def _asking(sending: _Sending) -> str:
     if sending.step is None:
         return f"asking owner {sending.owner} for the whole statement"
-    carried = f" with {sum(sending.keys)} keys" if sending.keys else ""
+    counts = [count for count in sending.keys if count is not None]
+    carried = f" with {sum(counts)} keys" if counts else ""
     what = "keys of " if sending.step.stage == "keys" else ""
     return f"asking owner {sending.owner} for {what}{sending.step.scan.table.name}{carried}"

