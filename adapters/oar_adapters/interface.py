@@ -251,13 +251,23 @@ class SemiJoin:
 
 
 @dataclass(frozen=True, slots=True)
+class SortKey:
+    """One column that the first rows are told by, in PostgreSQL's order of its published type."""
+
+    column: str
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """Rows of one table: these columns, where all predicates, key filters and semi-joins hold.
 
     ``columns`` may be empty: then only the number of rows matters. ``limit`` is a number of rows
     past which the adapter may stop (the cap plus one: whoever asks treats reaching it as a
     failure, never as an answer). ``distinct``: each combination of values is needed once only, as
-    PostgreSQL tells values apart; an adapter may send it more often.
+    PostgreSQL tells values apart; an adapter may send it more often. ``order``: of more rows than
+    ``limit`` it has to be the first; they may come in any order.
     """
 
     table: Table
@@ -267,6 +277,7 @@ class Scan:
     limit: int | None = None
     distinct: bool = False
     semi_joins: tuple[SemiJoin, ...] = ()
+    order: tuple[SortKey, ...] = ()
 
     def parts(self) -> Iterator[Scan]:
         """Yield the scan itself and every scan inside its semi-joins, in the order of writing."""
@@ -387,7 +398,8 @@ class Capabilities:
     PostgreSQL's names; ``text_order`` says that ORDER BY, min, max and ranges on text follow the
     order of UTF-8 bytes (the hub's ``C.UTF-8``). ``snapshots`` is how many it holds at once.
     ``interleaves``: a snapshot runs a query between two batches of another one. Another owner's
-    large answers are begun twice when they pass through: it counts in between. ``semi_joins``: it
+    large answers are begun twice when they pass through: it counts in between. ``first_rows``: it
+    takes a scan's ``order``, by columns that are ``ordered``. ``semi_joins``: it
     writes the :class:`SemiJoin` of two columns that both take keys of one type and whose published
     types are one, but for the width of integers and the kind of text.
     """
@@ -400,6 +412,7 @@ class Capabilities:
     snapshots: int = 4
     interleaves: bool = False
     semi_joins: bool = False
+    first_rows: bool = False
 
 
 class OwnerErrorKind(enum.Enum):

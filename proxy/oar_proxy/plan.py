@@ -16,9 +16,11 @@ from oar_adapters.interface import (
     Adapter,
     Column,
     KeyFilter,
+    Not,
     Predicate,
     Scan,
     SemiJoin,
+    SortKey,
     Statement,
 )
 
@@ -28,6 +30,7 @@ from oar_proxy.catalog import Holder
 from oar_proxy.cover import Cover, cover
 from oar_proxy.edges import Edges, Stage, UsedEdge
 from oar_proxy.estimate import Estimates
+from oar_proxy.firstrows import FirstRows, first_rows
 from oar_proxy.gate import EdgeVerdict, Gate, KeyEdge
 from oar_proxy.hub import planreading
 from oar_proxy.hub.planreading import Origin, Reading
@@ -202,6 +205,7 @@ class _Planner:
         self.candidates = self.edges.candidates(reading)
         self.scanned = sorted(reading.scans) if reading is not None else sorted(self.occurrences)
         self.conditions = {number: self._split(number) for number in self.scanned}
+        self.first = self._first_rows()
 
     def ordered(self, *, full: bool) -> Ordered:
         """Choose the order, and what reduces what."""
@@ -211,6 +215,9 @@ class _Planner:
         }
         conditioned = {n for n, held in sent.items() if any(kept for _, kept in held)}
         estimates = Estimates(self.occurrences, sent)
+        if self.first is not None:
+            number, first = self.first
+            estimates.rows[number] = max(1.0, min(estimates.rows[number], first.rows))
         offers = Offers(self.edges, self.candidates, estimates, conditioned, eager=full)
         return order(offers, self.scanned, reduce_fully=full)
 
@@ -267,6 +274,9 @@ class _Planner:
         into = (e for e in self.candidates if e.target.occurrence == occurrence.number)
         cap, _ = self.gate.row_cap(holder.owner)
         limit = cap + 1 if preview is None else min(cap + 1, preview)
+        sort_keys: tuple[SortKey, ...] = ()
+        if self.first is not None and (occurrence.number, "rows") == (self.first[0], chosen.stage):
+            limit, sort_keys = min(cap + 1, self.first[1].rows), self.first[1].sort_keys
         names = set(occurrence.columns)
         names.update(
             source.column
@@ -282,7 +292,7 @@ class _Planner:
             number=0,
             occurrence=occurrence.number,
             owner=holder.owner,
-            scan=Scan(holder.table, columns, sent, (), limit, distinct),
+            scan=Scan(holder.table, columns, sent, (), limit, distinct, order=sort_keys),
             edges=self._used(chosen.edges, holder),
             denied=tuple(dict.fromkeys(self.edges.denied(into, holder))),
             estimate=chosen.rows * holder.table.row_estimate / occurrence.table.row_estimate,
@@ -323,6 +333,35 @@ class _Planner:
                     why = "an owner's subquery computes one side: no key of a table (R22)"
                 said.append(f"{edge.target.column}: {why}")
         return tuple(dict.fromkeys(said))
+
+    def _first_rows(self) -> tuple[int, FirstRows] | None:
+        """The occurrence of which the first rows are enough, if its owners can tell which (R27)."""
+        found = first_rows(self.statement.parsed.node)
+        if found is None or self.reading is None or not self.reading.complete:
+            return None
+        for occurrence in self.statement.occurrences:
+            if occurrence.relation.start <= found.position < occurrence.relation.end:
+                number = occurrence.number
+                enough = number in self.conditions and self._tells_first(number, found)
+                return (number, found) if enough else None
+        return None
+
+    def _tells_first(self, number: int, first: FirstRows) -> bool:
+        conditioned = bool(self.reading is not None and self.reading.scans[number])
+        if conditioned and (len(self.occurrences) > 1 or self.statement.others):
+            return False
+        for holder in self.occurrences[number].table.holders:
+            adapter = self.adapters[holder.owner]
+            sent, kept = self.conditions[number][holder.owner]
+            # Only what an owner evaluates exactly may be negated: a superset is no first rows.
+            if kept or not all(adapter.supports(holder.table, Not(each)) for each in sent):
+                return False
+            if first.sort_keys and not adapter.capabilities.first_rows:
+                return False
+            ordered = {column.name for column in holder.table.columns if column.ordered}
+            if not ordered.issuperset(key.column for key in first.sort_keys):
+                return False
+        return True
 
     def _preview_limit(self, scanned: Sequence[int]) -> int | None:
         """Rows that are enough for ``SELECT … FROM t LIMIT n``, which any n rows answer (R27)."""

@@ -793,7 +793,7 @@ def preview_rows(node: Any) -> int | None:
         return None
     counted = enums.LimitOption.LIMIT_OPTION_COUNT
     count = _integer(query.limitCount) if query.limitOption == counted else None
-    offset = _integer(query.limitOffset) if query.limitOffset is not None else 0
+    offset = skipped_rows(query)
     if count is None or offset is None:
         return None
     while _reads_as_is(query):
@@ -866,6 +866,11 @@ def option_word(argument: Any) -> str | None:
     if isinstance(argument, ast.String):
         return str(argument.sval).lower()
     return str(argument.ival) if isinstance(argument, ast.Integer) else None
+
+
+def skipped_rows(query: Any) -> int | None:
+    """Return the number of its OFFSET, 0 without one; None when it is not a plain number."""
+    return 0 if query.limitOffset is None else _integer(query.limitOffset)
 
 
 def _integer(node: Any) -> int | None:

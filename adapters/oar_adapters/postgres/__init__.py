@@ -218,6 +218,7 @@ class PostgresAdapter:
             snapshots=self._pool_size,
             interleaves=True,
             semi_joins=True,
+            first_rows=True,
         )
 
     async def schema(self) -> OwnerSchema:
@@ -446,7 +447,7 @@ def _has_workers(node: Mapping[str, Any]) -> bool:
 def _in_blocks(asked: Query) -> TypeGuard[Scan]:
     if not isinstance(asked, Scan) or asked.key_filters or asked.semi_joins or asked.distinct:
         return False
-    return asked.table.derived is None
+    return asked.table.derived is None and not asked.order
 
 
 def _leaf_agreement(column: Column, leaf: Leaf) -> Agreement:

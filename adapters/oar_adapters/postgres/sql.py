@@ -166,10 +166,22 @@ def scan(query: Scan) -> str:
     limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
     cells = [cell_of(value_of(column), column.type) for column in query.columns]
     source = relation(query.table) + (" AS t" if query.table.derived is not None else "")
-    body = f"SELECT {once(query)}{', '.join(cells)} FROM {source}{where}{limit}"
+    rows = f"{where}{_order(query)}{limit}"
+    body = f"SELECT {once(query)}{', '.join(cells)} FROM {source}{rows}"
     if cells:
         return body
     return f"SELECT pg_catalog.count(*) FROM ({body}) AS q"
+
+
+def _order(query: Scan) -> str:
+    items = []
+    for key in query.order:
+        column = query.table.column(key.column)
+        collate = ' COLLATE pg_catalog."C"' if base_type(column.type) in TEXTS else ""
+        direction = "DESC" if key.descending else "ASC"
+        nulls = "FIRST" if key.nulls_first else "LAST"
+        items.append(f"{value_of(column)}{collate} {direction} NULLS {nulls}")
+    return f" ORDER BY {', '.join(items)}" if items else ""
 
 
 def _where(query: Scan, numbers: Iterator[int], depth: int = 0) -> str:

@@ -20,6 +20,7 @@ ones it never takes have to be named in ``cannot``, so that a lost ability is no
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import (
     AsyncIterator,
@@ -33,7 +34,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
-from typing import ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import pytest
 from psycopg.types.numeric import DecimalBinaryDumper
@@ -58,6 +59,7 @@ from oar_adapters.interface import (
     Scan,
     SemiJoin,
     Snapshot,
+    SortKey,
     Statement,
     Table,
     base_type,
@@ -234,6 +236,35 @@ class AdapterConformance:
             return sum(b.rows for b in await _batches(snapshot, Scan(table, asked, limit=limit)))
 
         assert _with_snapshot(owner, scan) == due
+
+    @pytest.mark.parametrize("descending", [False, True])
+    @pytest.mark.parametrize("nulls_first", [False, True])
+    def test_sends_the_first_rows_by_every_column_with_an_order(
+        self, owner: SampleOwner, *, descending: bool, nulls_first: bool
+    ) -> None:
+        async def scan(adapter: Adapter) -> dict[str, list[Value]]:
+            table = _table(await adapter.schema(), THINGS.name)
+            found = {}
+            async with adapter.snapshot(PATIENCE) as snapshot:
+                for column in table.columns:
+                    if adapter.capabilities.first_rows and column.ordered:
+                        keys = (SortKey(column.name, descending, nulls_first),)
+                        query = Scan(table, (column,), limit=3, order=keys)
+                        rows = await _rows(snapshot, query)
+                        found[column.name] = [value for (value,) in rows]
+            return found
+
+        found = _with_adapter(owner, scan)
+        if not found:
+            pytest.skip("the adapter does not say that it tells the first rows")
+        names = [column.name for column in THINGS.columns]
+        for name, values in found.items():
+            held = [row[names.index(name)] for row in THINGS.rows]
+            nulls = [value for value in held if value is None]
+            others = [value for value in held if value is not None]
+            others.sort(key=_position, reverse=descending)
+            due = [*nulls, *others] if nulls_first else [*others, *nulls]
+            assert Counter(map(_position, values)) == Counter(map(_position, due[:3])), name
 
     def test_streams_in_batches_of_whole_columns(self, owner: SampleOwner) -> None:
         async def scan(snapshot: Snapshot, published: OwnerSchema) -> list[Batch]:
@@ -749,6 +780,15 @@ def _with_snapshot(
 
 def _published(owner: SampleOwner) -> OwnerSchema:
     return _with_adapter(owner, lambda adapter: adapter.schema())
+
+
+def _position(value: Value) -> Any:
+    """What PostgreSQL sorts a value by: NaN comes behind all numbers, text is its bytes."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, float | Decimal):
+        return (True, 0) if math.isnan(value) else (False, value)
+    return value
 
 
 def _table(published: OwnerSchema, name: str) -> Table:

@@ -98,6 +98,8 @@ class Reading:
     scans: Mapping[int, tuple[str, ...]]
     edges: tuple[KeyEdge, ...]
     unreduced: tuple[Unreduced, ...] = ()
+    complete: bool = True
+    """Whether all conditions are there."""
 
     def only(self, permitted: Callable[[str], bool]) -> Reading:
         """Leave out the conditions and edges whose names are not permitted."""
@@ -106,7 +108,7 @@ class Reading:
             for number, texts in self.scans.items()
         }
         edges = tuple(edge for edge in self.edges if permitted(str(edge)))
-        return Reading(scans, edges, self.unreduced)
+        return Reading(scans, edges, self.unreduced, complete=scans == dict(self.scans))
 
 
 _KEEPS = {
