@@ -229,11 +229,21 @@ class KeyFilter:
     ``keys`` are distinct, non-NULL cells of type ``type``, in the format ``is_binary(type)``
     names. An adapter compares them by value in that type, however many there are (one array, a
     temporary table, or chunks under the same snapshot: rule R34).
+
+    ``also`` are further columns, each with as many keys: those at one place belong together, and a
+    row has to match in all columns at once, ``(column, …) IN ((key, …), …)`` (R13). Then no two
+    places have the same keys in every column. See :attr:`Capabilities.composite_keys`.
     """
 
     column: str
     type: str
     keys: tuple[bytes, ...] = field(repr=False)
+    also: tuple[KeyFilter, ...] = ()
+
+    @property
+    def columns(self) -> tuple[KeyFilter, ...]:
+        """All columns that are looked up together."""
+        return (self, *self.also)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,12 +252,19 @@ class SemiJoin:
 
     ``source`` is a scan of the owner's own table, with conditions of its own; its columns and
     limit say nothing. Values that PostgreSQL takes for equal have to match; more may (P1), and a
-    condition inside that cannot be written may be left out.
+    condition inside that cannot be written may be left out. ``also`` are further columns, each with
+    the source's column that one row of the source has to match at the same time.
     """
 
     column: str
     source_column: str
     source: Scan
+    also: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """All columns, each with the source's column that it is compared with."""
+        return ((self.column, self.source_column), *self.also)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +418,9 @@ class Capabilities:
     large answers are begun twice when they pass through: it counts in between. ``first_rows``: it
     takes a scan's ``order``, by columns that are ``ordered``. ``semi_joins``: it
     writes the :class:`SemiJoin` of two columns that both take keys of one type and whose published
-    types are one, but for the width of integers and the kind of text.
+    types are one, but for the width of integers and the kind of text. ``composite_keys``: it
+    compares several columns at once, in a :class:`KeyFilter` and in a :class:`SemiJoin`, each as it
+    would alone.
     """
 
     dialect: str
@@ -413,6 +432,7 @@ class Capabilities:
     interleaves: bool = False
     semi_joins: bool = False
     first_rows: bool = False
+    composite_keys: bool = False
 
 
 class OwnerErrorKind(enum.Enum):

@@ -413,6 +413,35 @@ def test_publishes_how_many_values_indexes_and_statistics_know(owner):
     assert found["free"] == (None, None)
 
 
+@pytest.mark.parametrize("name", list(KEYS))
+@pytest.mark.parametrize("chunk", [1, 10_000])
+def test_finds_the_rows_of_composite_keys_once_each(owner, merged, monkeypatch, name, chunk):
+    """A column that converts, folds or pads compares in a row as it does alone."""
+    monkeypatch.setattr(sql, "CHUNK_KEYS", chunk)
+    with merged.cursor(binary=True) as cursor:
+        column, type_ = pg.Identifier(name), pg.SQL(KEYS[name])
+        # Each value beside its own row's number, and beside another one's.
+        text = pg.SQL(
+            "SELECT DISTINCT t.{}::{}, o.id FROM traps t JOIN traps o ON o.id IN (t.id, (t.id * 7) % 11)"
+            " WHERE t.{} IS NOT NULL"
+        ).format(column, type_, column)
+        result = cursor.execute(text).pgresult
+        pairs = [(result.get_value(n, 0), result.get_value(n, 1)) for n in range(result.ntuples)]
+        due = [
+            row[0]
+            for row in cursor.execute(
+                pg.SQL(
+                    "SELECT id FROM traps t WHERE EXISTS (SELECT FROM ({}) o(v, id) WHERE o.id = t.id AND o.v = t.{}::{})"
+                ).format(text, column, type_)
+            )
+        ]
+    ids = KeyFilter("id", "integer", tuple(id_ for _, id_ in pairs))
+    keys = KeyFilter(name, KEYS[name], tuple(value for value, _ in pairs), (ids,))
+    (found,) = owner.scan("traps", "id", key_filters=(keys,))
+    assert numbers(found) == sorted(due)
+    assert len(pairs) > len(due) > 0
+
+
 SEMI_JOINED = {
     "text": TEXTS,
     "numeric": ["u", "dec_"],
@@ -435,15 +464,17 @@ def test_columns_of_any_collation_join_inside(owner, merged, name, type_):
         table = tables["traps"]
         found = {}
         for other in others:
-            inside = SemiJoin(name, other, Scan(table, ()))
-            query = Scan(table, (table.column("id"),), semi_joins=(inside,))
-            (found[other],) = await collect(adapter, query)
+            for also in ((), (("id", "id"),), ((other, name),)):
+                inside = SemiJoin(name, other, Scan(table, ()), also)
+                query = Scan(table, (table.column("id"),), semi_joins=(inside,))
+                (found[inside.pairs],) = await collect(adapter, query)
         return found
 
-    for other, cells in owner.use(join).items():
+    for pairs, cells in owner.use(join).items():
         ids = numbers(cells)
-        equal = f"SELECT id FROM traps WHERE {name} IN (SELECT {other} FROM traps)"
-        assert {row[0] for row in merged.execute(equal)} <= set(ids), other
+        left, right = (", ".join(names) for names in zip(*pairs, strict=True))
+        equal = f"SELECT id FROM traps WHERE ({left}) IN (SELECT {right} FROM traps)"
+        assert {row[0] for row in merged.execute(equal)} <= set(ids), pairs
         assert len(ids) == len(set(ids))
 
 
@@ -602,7 +633,7 @@ def test_fails_on_a_value_postgresql_has_no_place_for(owner, table, column, valu
     assert owner.scan(table, "id", predicates=(NullTest("d", negated=False),)) == [[]]
 
 
-def test_numbers_that_are_no_boolean(owner):
+def test_numbers_that_are_no_boolean(owner, monkeypatch):
     owner.run(
         "CREATE TABLE flags (id int PRIMARY KEY, yes boolean)",
         "INSERT INTO flags VALUES (1, 0), (2, 1), (3, NULL), (4, 2)",
@@ -618,6 +649,11 @@ def test_numbers_that_are_no_boolean(owner):
     for given, due in asked.items():
         (found,) = owner.scan("flags", "id", predicates=given, options=options)
         assert numbers(found) == due
+    monkeypatch.setattr(sql, "CHUNK_KEYS", 1)
+    ids = KeyFilter("id", "integer", tuple(struct.pack("!i", n) for n in (1, 2, 3)))
+    keys = KeyFilter("yes", "boolean", (b"\0", b"\0", b"\1"), (ids,))
+    (found,) = owner.scan("flags", "id", key_filters=(keys,), options=options)
+    assert numbers(found) == [1, 4]
     with pytest.raises(OwnerError) as caught:
         owner.scan("flags", "yes", predicates=(true,), options=options)
     assert caught.value.kind is OwnerErrorKind.WRONG_VALUE

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import struct
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -375,6 +377,26 @@ def test_publishes_what_analyze_counted_and_no_value(catalog_owner, postgres_own
     assert "secret" not in repr(found)
 
 
+def test_uses_an_index_of_several_columns_for_composite_keys(
+    catalog_owner, collated, postgres_owner
+):
+    plain = KeyFilter("plain", "text", (b"ok",))
+    keys = KeyFilter(
+        "id", "bigint", (struct.pack("!q", 7),), (plain, replace(plain, column="bytes_"))
+    )
+    text = sql.scan(Scan(collated, collated.columns[:1], key_filters=(keys,)))
+    with psycopg.connect(postgres_owner[0]) as connection:
+        connection.execute("CREATE INDEX ON collated (bytes_, plain, id)")
+        connection.execute("ALTER TABLE collated DROP CONSTRAINT collated_pkey")
+        connection.execute("SET search_path = pg_catalog; SET enable_seqscan = off")
+        connection.execute("SET enable_hashjoin = off; SET enable_mergejoin = off")
+        given = text.replace("$1", "'{7}'").replace("$2", "'{ok}'").replace("$3", "'{ok}'")
+        plan = str(connection.execute("EXPLAIN " + given).fetchall())
+        connection.rollback()
+    (condition,) = re.findall(r"Index Cond: ([^']*)", plan)
+    assert [name in condition for name in ("(bytes_ = ", "(plain = ", "(id = ")] == [True] * 3
+
+
 COLLATED = """
 CREATE TABLE collated (id int PRIMARY KEY, plain text, bytes_ text COLLATE "C",
     posix varchar(9) COLLATE "POSIX", folded citext, mood mood);
@@ -409,6 +431,21 @@ def test_text_columns_of_any_collation_join_inside(catalog_owner, collated):
             keys = set(texts[right].values()) - {None}
             due = [id_ for id_, text in texts[left].items() if text in keys]
             assert sorted(found) == sorted(due), (left, right)
+            both = SemiJoin(left, right, Scan(table, ()), (("id", "id"), (right, left)))
+            query = Scan(table, (table.column("id"),), semi_joins=(both,))
+            found = [row[0] for row in await rows_of(adapter, query)]
+            alike = [n for n, text in texts[left].items() if text and text == texts[right][n]]
+            assert sorted(found) == sorted(alike), (left, right)
+            # What stands beside each other somewhere, and each text beside one of another row.
+            known = [n for n in sorted(texts[left]) if texts[left][n] and texts[right][n]]
+            rows = {(texts[left][n], texts[right][m]) for n, m in itertools.pairwise(known)}
+            rows |= {(texts[left][n], texts[right][n]) for n in known[:1]}
+            beside = KeyFilter(right, "text", tuple(text for _, text in rows))
+            keys = KeyFilter(left, "text", tuple(text for text, _ in rows), (beside,))
+            query = Scan(table, (table.column("id"),), key_filters=(keys,))
+            found = [row[0] for row in await rows_of(adapter, query)]
+            due = [n for n in sorted(texts[left]) if (texts[left][n], texts[right][n]) in rows]
+            assert sorted(found) == due, (left, right)
         await adapter.close()
 
     run(join)

@@ -465,6 +465,24 @@ def test_finds_keys_by_value(traps, column, type_, keys, due):
 
     assert run(traps, scan) == due
 
+    async def scan_rows(adapter, tables):
+        """Each key beside the number of every row: what a row finds, it finds with its own."""
+        table = tables["t"]
+        ids = [row[0] for row in await rows_of(adapter, Scan(table, table.columns[:1]))]
+        product = list(itertools.product(keys, ids))
+        beside = KeyFilter("id", "bigint", tuple(struct.pack("!q", id_) for _, id_ in product))
+        rows = KeyFilter(column, type_, tuple(key for key, _ in product), (beside,))
+        others = KeyFilter("id", "bigint", tuple(struct.pack("!q", -id_) for _, id_ in product))
+        nothing = KeyFilter(column, type_, rows.keys, (others,))
+        assert set(await found(adapter, table, keys=(nothing,))) <= kept
+        return await found(adapter, table, keys=(rows,))
+
+    async def kept_anyway(adapter, tables):
+        return set(await found(adapter, tables["t"], keys=(KeyFilter(column, type_, ()),)))
+
+    kept = run(traps, kept_anyway)
+    assert run(traps, scan_rows) == due
+
 
 COUNTED = """
 CREATE TABLE few (n INTEGER, word TEXT, none TEXT, data BLOB);
@@ -540,15 +558,19 @@ def test_columns_of_any_affinity_and_collation_join_inside(tmp_path):
         for (table, column), (other, source) in itertools.product(places, places):
             if column.type != source.type:
                 continue
-            inside = SemiJoin(column.name, source.name, Scan(other, ()))
-            query = Scan(table, table.columns[:1], semi_joins=(inside,))
-            ids = sorted(row[0] for row in await rows_of(adapter, query))
-            assert len(ids) == len(set(ids))
-            keys = {value for _, value in values[other.name, source.name]} - {None}
-            due = {id_ for id_, value in values[table.name, column.name] if value in keys}
-            compared += len(due)
-            if not due <= set(ids):
-                lost.append((table.name, column.name, other.name, source.name, due, ids))
+            rows = values[table.name, column.name]
+            others = values[other.name, source.name]
+            keys = {value for _, value in others} - {None}
+            due = {id_ for id_, value in rows if value in keys}
+            pairs = {id_ for id_, value in rows if value is not None and (id_, value) in others}
+            for also, these in (((), due), ((("id", "id"),), pairs)):
+                inside = SemiJoin(column.name, source.name, Scan(other, ()), also)
+                query = Scan(table, table.columns[:1], semi_joins=(inside,))
+                ids = sorted(row[0] for row in await rows_of(adapter, query))
+                assert len(ids) == len(set(ids))
+                compared += len(these)
+                if not these <= set(ids):
+                    lost.append((table.name, column.name, other.name, source.name, these, ids))
         assert compared > 100
         return lost
 

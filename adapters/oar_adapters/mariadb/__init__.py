@@ -95,7 +95,9 @@ class MariadbAdapter:
     @property
     def capabilities(self) -> Capabilities:
         """No statement goes whole."""
-        return Capabilities("mysql", snapshots=self._pool_size, semi_joins=True)
+        return Capabilities(
+            "mysql", snapshots=self._pool_size, semi_joins=True, composite_keys=True
+        )
 
     async def schema(self) -> OwnerSchema:
         """Read tables, views, columns, keys, comments and row estimates."""

@@ -55,6 +55,9 @@ from oar_adapters.predicates import (
     pattern_is_complete,
 )
 
+_Convert = Callable[[bytes], str | None]
+"""Writes a key as a literal; None for one that no stored value can equal."""
+
 ALIAS: Final = "t"
 FALSE: Final = "(1 = 0)"
 
@@ -193,9 +196,27 @@ class Writer:
     ) -> str:
         """Write a semi-join with another table; ``keys`` writes each list of keys inside."""
         source = semi_join.source
-        column = self._table.column(semi_join.column)
-        source_column = source.table.column(semi_join.source_column)
         inner = Writer(source.table, self._traits, self._dialect, f"s{depth}")
+        columns = [self._table.column(column) for column, _ in semi_join.pairs]
+        others = [source.table.column(column) for _, column in semi_join.pairs]
+        compared = [
+            self._compared(column, inner, other)
+            for column, other in zip(columns, others, strict=True)
+        ]
+        listed = [keys(inner, key_filter) for key_filter in source.key_filters]
+        conditions = [
+            *(inner.guarded(predicate) for predicate in source.predicates),
+            *(condition for condition in listed if condition is not None),
+            *(inner.semi_join(each, keys, depth + 1) for each in source.semi_joins),
+        ]
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        relation = f"{quoted(source.table.source_name)} AS {inner._alias}"
+        lefts, rights = zip(*compared, strict=True)
+        found = f"SELECT {', '.join(rights)} FROM {relation}{where}"
+        return self._or_strays(f"{_row(lefts)} IN ({found})", columns)
+
+    def _compared(self, column: Column, inner: Writer, source_column: Column) -> tuple[str, str]:
+        """Write a column and one of a semi-join's source so that they compare."""
         own, other = self._trait(column), inner._trait(source_column)
         left = _left(own, self._name(column), as_double=False)
         right = _left(other, inner._name(source_column), as_double=False)
@@ -206,17 +227,13 @@ class Writer:
         )
         if own.charset is not None and (own.family is not Family.TEXT or not alike):
             # Two collations do not compare, and enumerations would by their numbers.
-            left, right = self._bytewise(own, left), inner._bytewise(other, right)
-        listed = [keys(inner, key_filter) for key_filter in source.key_filters]
-        conditions = [
-            *(inner.guarded(predicate) for predicate in source.predicates),
-            *(condition for condition in listed if condition is not None),
-            *(inner.semi_join(each, keys, depth + 1) for each in source.semi_joins),
-        ]
-        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        relation = f"{quoted(source.table.source_name)} AS {inner._alias}"
-        condition = f"{left} IN (SELECT {right} FROM {relation}{where})"
-        return f"({condition} OR {left} NOT IN (0, 1))" if own.strays else condition
+            return self._bytewise(own, left), inner._bytewise(other, right)
+        return left, right
+
+    def _or_strays(self, condition: str, columns: Iterable[Column]) -> str:
+        """Keep numbers that are no boolean, outside of any negation."""
+        guards = [f"{self._name(c)} NOT IN (0, 1)" for c in columns if self._trait(c).strays]
+        return f"({' OR '.join([condition, *guards])})" if guards else condition
 
     def output(self, column: Column, *, distinct: bool) -> str:
         """Write a column as it is read."""
@@ -229,15 +246,10 @@ class Writer:
         return name
 
     def guarded(self, predicate: Predicate) -> str:
-        """Write a predicate. Outside of any negation, numbers that are no boolean are kept."""
-        condition = self.condition(predicate)
+        """Write a predicate with the guards its columns need."""
         named = {leaf.column for leaf in leaves(predicate) if not isinstance(leaf, NullTest)}
-        guards = [
-            f"{self._name(column)} NOT IN (0, 1)"
-            for column in map(self._table.column, sorted(named))
-            if self._trait(column).strays
-        ]
-        return f"({' OR '.join([condition, *guards])})" if guards else condition
+        columns = map(self._table.column, sorted(named))
+        return self._or_strays(self.condition(predicate), columns)
 
     def condition(self, predicate: Predicate) -> str:
         """Write a predicate without guards."""
@@ -253,22 +265,36 @@ class Writer:
 
     def keys(self, key_filter: KeyFilter, size: int) -> Iterator[str]:
         """Write a key list, in chunks of at most so many bytes (but one key at least)."""
-        column = self._table.column(key_filter.column)
-        trait, name = self._trait(column), self._name(column)
-        left, literals = _keys(trait, name, base_type(key_filter.type), key_filter.keys)
-        if not literals:
+        columns = [self._table.column(part.column) for part in key_filter.columns]
+        traits, lefts, converts = self._looked_up(key_filter)
+        literals = map(map, converts, (part.keys for part in key_filter.columns))
+        # Other keys may be the same ones here, and one that no stored value can equal is None.
+        rows = dict.fromkeys(row for row in zip(*literals, strict=True) if None not in row)
+        if not rows:
             yield FALSE
-        for chunk in _chunks(list(literals), size // 2):
-            condition = self._member(trait, left, chunk)
-            yield f"({condition} OR {name} NOT IN (0, 1))" if trait.strays else condition
+        chunks = _chunks([_row(row) for row in rows], size // 2, max(1, CHUNK_KEYS // len(columns)))
+        for number, chunk in enumerate(chunks):
+            condition = self._member(traits, lefts, chunk)
+            # What is kept whatever the keys are must not come once for each chunk.
+            yield condition if number else self._or_strays(condition, columns)
 
     def shown_keys(self, key_filter: KeyFilter) -> str:
         """Write a key list as a placeholder."""
-        column = self._table.column(key_filter.column)
-        trait = self._trait(column)
-        left, _ = _keys(trait, self._name(column), base_type(key_filter.type), ())
-        exact = self._bytewise(trait, left) if trait.charset is not None else left
-        return f"{exact} IN (?)"
+        traits, lefts, _ = self._looked_up(key_filter)
+        return f"{_row(self._exact(traits, lefts))} IN (?)"
+
+    def _looked_up(
+        self, key_filter: KeyFilter
+    ) -> tuple[tuple[Trait, ...], tuple[str, ...], tuple[_Convert, ...]]:
+        """What is known of the columns, what is compared with keys, and how keys are written."""
+        traits, lefts, converts = [], [], []
+        for part in key_filter.columns:
+            column = self._table.column(part.column)
+            trait, type_ = self._trait(column), base_type(part.type)
+            converts.append(_key_conversion(trait, type_))
+            lefts.append(_left(trait, self._name(column), as_double=type_ in FLOATS))
+            traits.append(trait)
+        return tuple(traits), tuple(lefts), tuple(converts)
 
     def _name(self, column: Column) -> str:
         return f"{self._alias}.{quoted(column.source_name)}"
@@ -314,20 +340,30 @@ class Writer:
             # False, and unknown of NULL.
             return f"({name} <> {name})"
         left = _left(trait, name, as_double=any(each.as_double for each in held))
-        return self._member(trait, left, [each.text for each in held])
+        return self._member((trait,), (left,), [each.text for each in held])
 
-    def _member(self, trait: Trait, left: str, literals: Sequence[str]) -> str:
-        values = ", ".join(literals)
-        if trait.charset is None:
-            return f"({left} IN ({values}))"
-        exact = f"{self._bytewise(trait, left)} IN ({values})"
-        indexed = (
-            trait.family is Family.TEXT
-            and trait.collation != self._dialect.collation
-            # Else the column would be converted, or the constant not fit.
-            and (trait.charset == "utf8mb4" or values.isascii())
+    def _member(self, traits: Sequence[Trait], lefts: Sequence[str], rows: Sequence[str]) -> str:
+        """Compare some columns at once with rows of literals."""
+        values = ", ".join(rows)
+        exacts = self._exact(traits, lefts)
+        exact = f"{_row(exacts)} IN ({values})"
+        indexed = exacts != tuple(lefts) and all(
+            trait.charset is None
+            or (
+                trait.family is Family.TEXT
+                # Else the column would be converted, or the constant not fit.
+                and (trait.charset == "utf8mb4" or values.isascii())
+            )
+            for trait in traits
         )
-        return f"({left} IN ({values}) AND {exact})" if indexed else f"({exact})"
+        return f"({_row(lefts)} IN ({values}) AND {exact})" if indexed else f"({exact})"
+
+    def _exact(self, traits: Sequence[Trait], lefts: Sequence[str]) -> tuple[str, ...]:
+        """Write columns so that text compares by its bytes."""
+        return tuple(
+            left if trait.charset is None else self._bytewise(trait, left)
+            for trait, left in zip(traits, lefts, strict=True)
+        )
 
     def _bytewise(self, trait: Trait, name: str) -> str:
         if trait.collation == self._dialect.collation and trait.family is Family.TEXT:
@@ -351,6 +387,11 @@ def _left(trait: Trait, name: str, *, as_double: bool) -> str:
     return f"CAST({name} AS SIGNED)" if trait.family is Family.YEAR else name
 
 
+def _row(values: Sequence[str]) -> str:
+    """Write values that are compared together."""
+    return values[0] if len(values) == 1 else f"({', '.join(values)})"
+
+
 def _as_double(name: str) -> str:
     return f"CAST({name} AS DOUBLE)"
 
@@ -365,13 +406,13 @@ def _known(right: Operand | None) -> Operand:
     return right
 
 
-def _chunks(literals: Sequence[str], size: int) -> Iterator[list[str]]:
+def _chunks(literals: Sequence[str], size: int, most: int) -> Iterator[list[str]]:
     chunk: list[str] = []
     taken = 0
     for literal in literals:
         # No character takes more than four bytes.
         length = len(literal) if literal.isascii() else 4 * len(literal)
-        if chunk and (len(chunk) == CHUNK_KEYS or taken + length > size):
+        if chunk and (len(chunk) == most or taken + length > size):
             yield chunk
             chunk, taken = [], 0
         chunk.append(literal)
@@ -513,25 +554,25 @@ def accepts_keys(trait: Trait, type_: str) -> bool:
     return (trait.family, type_) in _DECODERS
 
 
-def _keys(
-    trait: Trait, name: str, type_: str, keys: Iterable[bytes]
-) -> tuple[str, dict[str, None]]:
-    """Return what is compared with keys, and the keys as literals, each once.
-
-    A key that no stored value can equal is left out.
-    """
+def _key_conversion(trait: Trait, type_: str) -> _Convert:
+    """Return what writes keys of a type. Raises ``ValueError`` for one that is not compared."""
     if not accepts_keys(trait, type_):
         raise ValueError(f"keys of type {type_} are not compared with this column")
-    left = _left(trait, name, as_double=type_ in FLOATS)
-    convert = _number_key(trait, type_) if trait.family in _NUMERIC else None
-    convert = convert or _DECODERS[(trait.family, type_)]
-    found = dict.fromkeys(text for key in keys if (text := convert(key)) is not None)
-    if trait.family in (Family.DATETIME, Family.INSTANT):
-        return left, {text: None for text in found if _places(text[:-1]) <= (trait.scale or 0)}
-    return left, found
+    if trait.family in _NUMERIC:
+        return _number_key(trait, type_)
+    convert = _DECODERS[(trait.family, type_)]
+    if trait.family not in (Family.DATETIME, Family.INSTANT):
+        return convert
+    scale = trait.scale or 0
+
+    def fitting(key: bytes) -> str | None:
+        text = convert(key)
+        return text if text is not None and _places(text[:-1]) <= scale else None
+
+    return fitting
 
 
-def _number_key(trait: Trait, type_: str) -> Callable[[bytes], str | None]:
+def _number_key(trait: Trait, type_: str) -> _Convert:
     if type_ in FLOATS:
         return lambda key: _finite(decode.double(key))
     if trait.family is Family.DOUBLE:

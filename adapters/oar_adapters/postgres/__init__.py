@@ -219,6 +219,7 @@ class PostgresAdapter:
             interleaves=True,
             semi_joins=True,
             first_rows=True,
+            composite_keys=True,
         )
 
     async def schema(self) -> OwnerSchema:
@@ -324,7 +325,7 @@ class PostgresSnapshot:
         asked = query.query
         if isinstance(asked, Scan):
             types = [column.type for column in asked.columns]
-            keys = [filter_.keys for part in asked.parts() for filter_ in part.key_filters]
+            keys = sql.keys(asked)
             text = sql.scan(asked)
             counted = not types
         else:

@@ -7,7 +7,7 @@ Everything that is not a keyword goes through :func:`identifier`, :func:`literal
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Final
 
@@ -158,7 +158,7 @@ def relation(table: Table) -> str:
 
 
 def scan(query: Scan) -> str:
-    """Write a scan; key lists are ``$1``, ``$2``, … in the order of :meth:`Scan.parts`.
+    """Write a scan; key lists are ``$1``, ``$2``, … in the order of :func:`keys`.
 
     Without columns the owner counts: one row, one ``bigint``.
     """
@@ -192,11 +192,12 @@ def _where(query: Scan, numbers: Iterator[int], depth: int = 0) -> str:
     alias = _nested_alias(depth) if depth else ""
     conditions = [condition(query.table, predicate, alias) for predicate in query.predicates]
     conditions += [
-        _membership_of_keys(query.table, key_filter, next(numbers), alias)
+        _membership_of_keys(query.table, key_filter, numbers, alias)
         for key_filter in query.key_filters
     ]
     conditions += [
-        f"{value_of(query.table.column(each.column), alias)} IN ({_keys_of(each, numbers, depth)})"
+        f"{_row(query.table, (column for column, _ in each.pairs), alias)}"
+        f" IN ({_keys_of(each, numbers, depth)})"
         for each in query.semi_joins
     ]
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
@@ -204,13 +205,22 @@ def _where(query: Scan, numbers: Iterator[int], depth: int = 0) -> str:
 
 def _keys_of(semi_join: SemiJoin, numbers: Iterator[int], depth: int) -> str:
     alias = _nested_alias(depth + 1)
-    column = semi_join.source.table.column(semi_join.source_column)
+    table = semi_join.source.table
+    outputs = ", ".join(_compared(table.column(column), alias) for _, column in semi_join.pairs)
+    where = _where(semi_join.source, numbers, depth + 1)
+    return f"SELECT {outputs} FROM {relation(table)} AS {alias}{where}"
+
+
+def _compared(column: Column, alias: str) -> str:
     # Two collations do not compare. The default one is deterministic, and the one of most indexes.
     collate = ' COLLATE pg_catalog."default"' if base_type(column.type) in TEXTS else ""
-    return (
-        f"SELECT {value_of(column, alias)}{collate} FROM {relation(semi_join.source.table)}"
-        f" AS {alias}{_where(semi_join.source, numbers, depth + 1)}"
-    )
+    return value_of(column, alias) + collate
+
+
+def _row(table: Table, columns: Iterable[str], alias: str) -> str:
+    """Write the columns that are compared together."""
+    values = [value_of(table.column(column), alias) for column in columns]
+    return values[0] if len(values) == 1 else f"({', '.join(values)})"
 
 
 def _nested_alias(depth: int) -> str:
@@ -312,11 +322,30 @@ def _comparison(left: str, column: Column, predicate: Comparison) -> str:
     return f"{left}{collate} {predicate.op} {value}"
 
 
-def _membership_of_keys(table: Table, key_filter: KeyFilter, number: int, alias: str) -> str:
-    column = value_of(table.column(key_filter.column), alias)
-    type_ = type_name(plain_type(key_filter.type))
+def keys(query: Scan) -> list[tuple[bytes, ...]]:
+    """Return the arrays of a scan's parameters, in their order."""
+    return [
+        column.keys
+        for part in query.parts()
+        for key_filter in part.key_filters
+        for column in key_filter.columns
+    ]
+
+
+def _membership_of_keys(
+    table: Table, key_filter: KeyFilter, numbers: Iterator[int], alias: str
+) -> str:
+    row = _row(table, (column.column for column in key_filter.columns), alias)
+    arrays = [_array(column.type, next(numbers)) for column in key_filter.columns]
+    if len(arrays) == 1:
+        return f"{row} = ANY ({arrays[0]})"
+    # The search path is pg_catalog, and only the bare name takes several arrays.
+    return f"{row} IN (SELECT * FROM unnest({', '.join(arrays)}))"
+
+
+def _array(key_type: str, number: int) -> str:
+    type_ = type_name(plain_type(key_type))
     # asyncpg has a codec of its own for text[], which takes no undecoded cells; varchar[] is the
     # same on the wire, and the cast is free.
-    if type_ == "text" or not is_binary(key_filter.type):
-        return f"{column} = ANY (${number}::varchar[]::{type_}[])"
-    return f"{column} = ANY (${number}::{type_}[])"
+    cast = "::varchar[]" if type_ == "text" or not is_binary(key_type) else ""
+    return f"${number}{cast}::{type_}[]"

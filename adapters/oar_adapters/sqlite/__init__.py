@@ -58,7 +58,7 @@ LOCK_SECONDS: Final = 2.0
 """How long a statement waits for a writer that holds the whole file."""
 
 FUNCTIONS: Final = frozenset(
-    {"count", "date", "glob", "max", "min", "sum", "typeof", *sql.FUNCTIONS}
+    {"count", "date", "glob", "json_extract", "max", "min", "sum", "typeof", *sql.FUNCTIONS}
 )
 """The only SQLite functions that compile."""
 
@@ -148,6 +148,7 @@ class SqliteAdapter:
             snapshots=self._pool_size,
             interleaves=True,
             semi_joins=True,
+            composite_keys=True,
         )
 
     async def schema(self) -> OwnerSchema:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
@@ -50,6 +50,9 @@ from oar_adapters.predicates import (
 from oar_adapters.sqlite import cells
 from oar_adapters.sqlite.schema import quoted
 
+_Key = int | str
+"""A key as JSON holds it."""
+
 Settled = Collection[tuple[str, str]]
 """Columns (table and column, source names) that need no guard."""
 
@@ -86,8 +89,11 @@ class Parameters:
         self.values.append(value)
         return "?"
 
-    def keys(self, values: Iterable[int | str]) -> str:
-        """Write a list of keys: one JSON array, however many there are (rule R34)."""
+    def keys(self, values: Iterable[_Key | tuple[_Key, ...]]) -> str:
+        """Write a list of keys: one JSON array, however many there are (rule R34).
+
+        Keys that belong together are an array inside.
+        """
         if not self.shown:
             self.values.append(json.dumps(list(values), ensure_ascii=False))
         return "?"
@@ -198,43 +204,56 @@ class Writer:
     def semi_join(self, semi_join: SemiJoin, depth: int) -> str:
         """Write a semi-join with another table of the file."""
         source = semi_join.source
-        column = self._table.column(semi_join.column)
-        source_column = source.table.column(semi_join.source_column)
         inner = Writer(source.table, self._settled, self._parameters, f"s{depth + 1}")
-        left, right = self._name(column), inner._name(source_column)
-        settled = self._is_settled(column) and inner._is_settled(source_column)
-        if column.type == "numeric" and not settled:
-            # One decimal may be stored as an integer here and as the double next to it there.
-            left, right = _as_double(left), _as_double(right)
+        columns = [self._table.column(column) for column, _ in semi_join.pairs]
+        lefts, rights = [], []
+        for column, (_, name) in zip(columns, semi_join.pairs, strict=True):
+            source_column = source.table.column(name)
+            left, right = self._name(column), inner._name(source_column)
+            settled = self._is_settled(column) and inner._is_settled(source_column)
+            if column.type == "numeric" and not settled:
+                # One decimal may be stored as an integer here and as the double next to it there.
+                left, right = _as_double(left), _as_double(right)
+            lefts.append(left)
+            rights.append(right)
         relation = f"main.{quoted(source.table.source_name)} AS {inner._alias}"
-        condition = f"{left} IN (SELECT {right} FROM {relation}{inner.where(source, depth + 1)})"
-        guard = self._guard(column)
-        return condition if guard is None else f"({condition} OR {guard})"
+        found = f"SELECT {', '.join(rights)} FROM {relation}{inner.where(source, depth + 1)}"
+        return self._or_guards(f"{_row(lefts)} IN ({found})", columns)
 
     def guarded(self, predicate: Predicate) -> str:
         """Write a predicate with the guards its columns need, outside of any negation."""
-        condition = self.condition(predicate)
         named = {leaf.column for leaf in leaves(predicate) if not isinstance(leaf, NullTest)}
-        guards = [
-            guard
-            for name in sorted(named)
-            if (guard := self._guard(self._table.column(name))) is not None
-        ]
+        columns = [self._table.column(name) for name in sorted(named)]
+        return self._or_guards(self.condition(predicate), columns)
+
+    def _or_guards(self, condition: str, columns: Iterable[Column]) -> str:
+        guards = [guard for column in columns if (guard := self._guard(column)) is not None]
         return f"({' OR '.join([condition, *guards])})" if guards else condition
 
     def keys(self, key_filter: KeyFilter) -> str:
-        """Write a key list."""
-        column = self._table.column(key_filter.column)
-        name, type_ = self._name(column), base_type(key_filter.type)
-        if not accepts_keys(column, type_):
-            raise ValueError(f"keys of type {type_} are not compared with {column.type}")
-        if type_ in FLOATS and column.type != "double precision":
-            name = _as_double(name)
-        values, read = _keys(column, type_, key_filter.keys)
-        array = self._parameters.keys(values)
-        condition = f"{name} IN (SELECT {read} FROM json_each({array}))"
-        guard = self._guard(column)
-        return condition if guard is None else f"({condition} OR {guard})"
+        """Write a key list. A key that no stored value can equal is left out."""
+        columns = [self._table.column(part.column) for part in key_filter.columns]
+        names, reads, converted = [], [], []
+        for column, part in zip(columns, key_filter.columns, strict=True):
+            type_ = base_type(part.type)
+            if not accepts_keys(column, type_):
+                raise ValueError(f"keys of type {type_} are not compared with {column.type}")
+            doubled = type_ in FLOATS and column.type != "double precision"
+            names.append(_as_double(self._name(column)) if doubled else self._name(column))
+            convert, read = _conversion(column, type_)
+            reads.append(read)
+            converted.append(map(convert, part.keys))
+        if len(columns) == 1:
+            array = self._parameters.keys(value for value in converted[0] if value is not None)
+            outputs = reads[0].format("value")
+        else:
+            rows = zip(*converted, strict=True)
+            array = self._parameters.keys(row for row in rows if None not in row)
+            outputs = ", ".join(
+                read.format(f"json_extract(value, '$[{n}]')") for n, read in enumerate(reads)
+            )
+        found = f"SELECT {outputs} FROM json_each({array})"
+        return self._or_guards(f"{_row(names)} IN ({found})", columns)
 
     def condition(self, predicate: Predicate) -> str:
         """Write a predicate without guards."""
@@ -317,6 +336,11 @@ STORAGE: Final = {
     "text": "'text'",
     "bytea": "'blob'",
 }
+
+
+def _row(values: Sequence[str]) -> str:
+    """Write values that are compared together."""
+    return values[0] if len(values) == 1 else f"({', '.join(values)})"
 
 
 def _string(value: str) -> str:
@@ -483,10 +507,10 @@ _OPERANDS: Final[dict[str, Callable[[str, str], Operand | None]]] = {
 
 # JSON's reading of decimal digits is not always the nearest double, and it has no bytes: such keys
 # are strings there, which a function of ours reads inside SQLite, once a query.
-PLAIN: Final = "value"
-DOUBLE: Final = "oar_double(value)"
-NUMBER: Final = "oar_number(value)"
-BLOB: Final = "oar_blob(value)"
+PLAIN: Final = "{}"
+DOUBLE: Final = "oar_double({})"
+NUMBER: Final = "oar_number({})"
+BLOB: Final = "oar_blob({})"
 
 
 def read_number(text: str) -> int | float:
@@ -514,32 +538,39 @@ def accepts_keys(column: Column, type_: str) -> bool:
     return (column.type, type_) in _DECODERS
 
 
-def _keys(column: Column, type_: str, keys: Iterable[bytes]) -> tuple[list[int | str], str]:
-    """Turn keys into what JSON can hold, and say how SQLite reads it back.
+def _conversion(column: Column, type_: str) -> tuple[Callable[[bytes], _Key | None], str]:
+    """Return what turns a key into one that JSON can hold, and how SQLite reads it back.
 
-    A key that no stored value can equal is left out.
+    It makes None of a key that no stored value can equal.
     """
     if column.type in NUMBERS:
-        return _number_keys(column, type_, keys)
-    decode = _DECODERS[(column.type, type_)]
-    values = [value for key in keys if (value := decode(key)) is not None]
-    return values, BLOB if column.type == "bytea" else PLAIN
+        return _number_conversion(column, type_)
+    return _DECODERS[(column.type, type_)], BLOB if column.type == "bytea" else PLAIN
 
 
-def _number_keys(column: Column, type_: str, keys: Iterable[bytes]) -> tuple[list[int | str], str]:
+def _number_conversion(column: Column, type_: str) -> tuple[Callable[[bytes], _Key | None], str]:
     if type_ in FLOATS:
-        return [decode.double(key).hex() for key in keys], DOUBLE
-    if type_ in INTEGERS:
-        integers = [decode.integer(key) for key in keys]
-        if column.type == "double precision":
-            return [float(number).hex() for number in integers], DOUBLE
-        return list(integers), PLAIN
-    decimals = [number for key in keys if (number := decode.numeric(key)).is_finite()]
+        return lambda key: decode.double(key).hex(), DOUBLE
     if column.type == "double precision":
-        return [float(number).hex() for number in decimals], DOUBLE
+        read = decode.integer if type_ in INTEGERS else decode.numeric
+        return lambda key: _hexadecimal(read(key)), DOUBLE
+    if type_ in INTEGERS:
+        return decode.integer, PLAIN
     if column.type == "bigint":
-        return [whole for each in decimals if (whole := _int64(each)) is not None], PLAIN
-    return [spell_number(_nearest(each)) for each in decimals], NUMBER
+        return lambda key: _whole(decode.numeric(key)), PLAIN
+    return lambda key: _spelled(decode.numeric(key)), NUMBER
+
+
+def _hexadecimal(number: int | Decimal) -> str | None:
+    return float(number).hex() if isinstance(number, int) or number.is_finite() else None
+
+
+def _whole(number: Decimal) -> int | None:
+    return _int64(number) if number.is_finite() else None
+
+
+def _spelled(number: Decimal) -> str | None:
+    return spell_number(_nearest(number)) if number.is_finite() else None
 
 
 def _nearest(number: Decimal) -> int | float:

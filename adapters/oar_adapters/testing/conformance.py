@@ -20,6 +20,7 @@ ones it never takes have to be named in ``cannot``, so that a lost ability is no
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections import Counter
 from collections.abc import (
@@ -126,6 +127,10 @@ HOSTILE: Final = (
 """What must change nothing. Only the comment and the lock may even be answered."""
 
 
+_KEY_COLUMNS: Final = (*itertools.combinations("nsmbdo", 2), ("n", "s", "b"), ("d", "m", "s"))
+"""Columns of a sample table that are looked up together, as far as an adapter takes their keys."""
+
+
 class SampleOwner(Protocol):
     """A real owner that holds :data:`~oar_adapters.testing.samples.TABLES`."""
 
@@ -163,8 +168,8 @@ class AdapterConformance:
     """Subclass, set ``cannot``, and provide a fixture ``owner`` of at least the class's scope."""
 
     cannot: ClassVar[Collection[str]] = frozenset()
-    """Names of the simple predicate cases (``text LIKE``, ``date <``) that are never taken, and
-    ``semi-join`` where there are none."""
+    """Names of the simple predicate cases (``text LIKE``, ``date <``) that are never taken,
+    ``semi-join`` where there are none, and ``composite keys`` where columns are compared alone."""
 
     # --- schema --------------------------------------------------------------------------------
 
@@ -424,6 +429,99 @@ class AdapterConformance:
         assert joins is ("semi-join" not in self.cannot)
         return joins
 
+    # --- composite keys ------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("count", [0, 1, 2, 50_000])
+    def test_finds_the_rows_of_keys_of_two_columns(self, owner: SampleOwner, count: int) -> None:
+        # The label of every other key is that of the next row: each column alone would match.
+        wanted = [(3 * n, f"слово {n + n % 2}") for n in range(1, count + 1)]
+
+        async def scan(snapshot: Snapshot, published: OwnerSchema) -> list[Row]:
+            table = _table(published, "numbers")
+            labels = KeyFilter("label", "text", tuple(label.encode() for _, label in wanted))
+            keys = KeyFilter("k", "bigint", tuple(integer_key(k) for k, _ in wanted), (labels,))
+            return await _rows(snapshot, Scan(table, (table.column("id"),), key_filters=(keys,)))
+
+        if self._compares_rows(owner):
+            asked = set(wanted)
+            due = [row[:1] for row in NUMBERS.rows if row[1:] in asked]
+            assert Counter(_with_snapshot(owner, scan)) == Counter(due)
+
+    @pytest.mark.parametrize("names", _KEY_COLUMNS, ids="-".join)
+    def test_finds_at_least_the_rows_of_each_composite_key(
+        self, owner: SampleOwner, names: tuple[str, ...]
+    ) -> None:
+        places = [THINGS.position(name) for name in names]
+
+        async def scan(snapshot: Snapshot, published: OwnerSchema) -> list[tuple[Row, list[Row]]]:
+            table = _table(published, "things")
+            columns = tuple(table.column(name) for name in names)
+            found = []
+            for batch in await _batches(snapshot, Scan(table, columns)):
+                for cells in set(zip(*batch.columns, strict=True)):
+                    known = [cell for cell in cells if cell is not None]
+                    if len(known) < len(names):
+                        continue
+                    parts = [
+                        KeyFilter(column.name, base_type(column.type), (cell,))
+                        for column, cell in zip(columns, known, strict=True)
+                    ]
+                    keys = replace(parts[0], also=tuple(parts[1:]))
+                    query = Scan(table, table.columns, key_filters=(keys,))
+                    row = tuple(decode(c.type, x) for c, x in zip(columns, known, strict=True))
+                    found.append((row, await _rows(snapshot, query)))
+            return found
+
+        published = _published(owner)
+        if self._compares_rows(owner) and all(_takes_keys(owner, published, n) for n in names):
+            answers = _with_snapshot(owner, scan)
+            assert answers
+            for values, found in answers:
+                alike = (row for row in THINGS.rows if tuple(row[p] for p in places) == values)
+                assert Counter(alike) <= Counter(found) <= Counter(THINGS.rows)
+
+    @pytest.mark.parametrize("names", _KEY_COLUMNS, ids="-".join)
+    def test_joins_several_columns_at_once_inside_the_owner(
+        self, owner: SampleOwner, names: tuple[str, ...]
+    ) -> None:
+        def semi_joined(published: OwnerSchema) -> Scan:
+            table = _table(published, "things")
+            few = Scan(table, (), (Comparison("id", "<", "9", "integer"),))
+            also = tuple((name, name) for name in names[1:])
+            semi_join = SemiJoin(names[0], names[0], few, also)
+            return Scan(table, (table.column("id"),), semi_joins=(semi_join,))
+
+        places = [THINGS.position(name) for name in names]
+        published = _published(owner)
+        can = self._compares_rows(owner) and self._joins(owner)
+        if can and all(_takes_keys(owner, published, name) for name in names):
+            found = Counter(_with_snapshot(owner, _asking(semi_joined)))
+            values = {tuple(row[p] for p in places) for row in THINGS.rows if row[0] in range(9)}
+            known = {row for row in values if None not in row}
+            due = [row[:1] for row in THINGS.rows if tuple(row[p] for p in places) in known]
+            assert Counter(due) <= found <= Counter(row[:1] for row in THINGS.rows)
+
+    def test_joins_numbers_and_labels_of_one_row_inside_the_owner(self, owner: SampleOwner) -> None:
+        def semi_joined(published: OwnerSchema) -> Scan:
+            numbers, things = _table(published, "numbers"), _table(published, "things")
+            few = Scan(numbers, (), (Comparison("id", "<", "9", "integer"),))
+            crossed = SemiJoin("id", "id", few, (("id", "k"),))
+            alike = SemiJoin("id", "id", few, (("id", "id"),))
+            return Scan(things, (things.column("id"),), semi_joins=(alike, crossed))
+
+        # A row whose number is its key three times over is none of them.
+        if self._compares_rows(owner) and self._joins(owner):
+            assert _with_snapshot(owner, _asking(semi_joined)) == []
+
+    def _compares_rows(self, owner: SampleOwner) -> bool:
+        async def said(adapter: Adapter) -> bool:
+            await adapter.schema()
+            return adapter.capabilities.composite_keys
+
+        compares = _with_adapter(owner, said)
+        assert compares is ("composite keys" not in self.cannot)
+        return compares
+
     # --- predicates ----------------------------------------------------------------------------
 
     @pytest.mark.parametrize(
@@ -461,7 +559,10 @@ class AdapterConformance:
                 taken[name] = taken.get(name, False) or adapter.supports(table, predicate)
             return {name for name, ever in taken.items() if not ever}
 
-        assert _with_adapter(owner, never_taken) == set(self.cannot) - {"semi-join"}
+        assert _with_adapter(owner, never_taken) == set(self.cannot) - {
+            "semi-join",
+            "composite keys",
+        }
 
     def test_takes_no_predicate_it_cannot_read(self, owner: SampleOwner) -> None:
         strange: tuple[Predicate, ...] = (
