@@ -167,13 +167,16 @@ def _told(offers: Offers, complete: Sequence[State]) -> Iterable[Alternative]:
 
 
 def _reason(rejected: Rank, taken: Rank) -> str:
-    """Say what decided between two orders."""
-    unreduced, weight, keys, trips = rejected
-    if unreduced > taken[0]:
-        more = unreduced - taken[0]
+    """Say what decided between two orders, as far as the numbers that are told show it."""
+    if rejected[0] > taken[0]:
+        more = rejected[0] - taken[0]
         return f"leaves {more} join{'s' if more > 1 else ''} unreduced"
-    if weight > taken[1]:
-        return "more keys" if keys > taken[2] else "more rows"
-    if keys > taken[2]:
-        return "more keys"
-    return "more round trips" if trips > taken[3] else "no better"
+    (_, weight, keys, trips), (_, least, fewest, shortest) = rejected, taken
+    more_rows = round(weight - KEY * keys) > round(least - KEY * fewest)
+    reasons = {
+        "keys": round(keys) > round(fewest),
+        "rows": more_rows,
+        "round trips": trips > shortest,
+    }
+    found = [what for what, holds in reasons.items() if holds]
+    return f"more {' and '.join(found)}" if found else "no better"
