@@ -118,6 +118,12 @@ class Estimates:
             for number, parts in sent.items()
         }
         """Rows of each occurrence that its holders' conditions leave."""
+        self.guessed = frozenset(
+            number
+            for number, parts in sent.items()
+            if any(_is_guessed(predicate) for _, kept in parts for predicate in kept)
+        )
+        """Occurrences with a condition of which only the owner knows how many rows it leaves."""
 
     def keys(
         self,
@@ -156,6 +162,17 @@ class Estimates:
 
     def _all_rows(self, origin: Origin) -> float:
         return max(1.0, self._table(origin).row_estimate)
+
+
+def _is_guessed(predicate: Predicate) -> bool:
+    match predicate:
+        case And(arguments=arguments) | Or(arguments=arguments):
+            return any(map(_is_guessed, arguments))
+        case Not(argument=argument):
+            return _is_guessed(argument)
+        case Comparison(op="=" | "<>") | Membership() | NullTest():
+            return False
+    return True
 
 
 def _left(table: Table, conditions: Iterable[Predicate]) -> float:

@@ -1,11 +1,12 @@
 """What asking for one occurrence would bring, given those that are asked before it.
 
 An edge is *worth it* when it is expected to carry no more keys than its target has rows left:
-each key then stands against a row that its owner may be spared to send. An edge whose opposite is
-sound, but forbidden, is used whatever it carries: the relay turns round. An edge is *implied* by
-another one into the same column whose own keys were already looked up among its: it is left out,
-and discloses nothing. Inside an owner no key leaves: a semi-join is worth it when what it joins is
-filtered, or smaller.
+each key then stands against a row that its owner may be spared to send. Below a range their number
+is a guess, and may be more than a limit allows: they are counted before they leave. An edge whose
+opposite is sound, but forbidden, is used whatever it carries: the relay turns round. An edge is
+*implied* by another one into the same column whose own keys were already looked up among its: it is
+left out, and discloses nothing. Inside an owner no key leaves: a semi-join is worth it when what it
+joins is filtered, or smaller.
 """
 
 from __future__ import annotations
@@ -188,8 +189,14 @@ class Offers:
         return self._into.get(number, ())
 
     def worth(self, edge: KeyEdge, keys: float, rows: float) -> bool:
-        """Tell whether so many keys may travel, and are worth it for so many rows."""
-        return keys <= self.most[edge] and (keys <= rows or edge in self._forced)
+        """Tell whether so many keys may travel, and are worth it for so many rows.
+
+        A guess forbids nothing: when there are too many after all, they are left out then.
+        """
+        most = self.most[edge]
+        guessed = any(s.occurrence in self.estimates.guessed for s in edge.sources)
+        allowed = keys <= most or (guessed and most > 0)
+        return allowed and (keys <= rows or edge in self._forced)
 
     def worth_beside(self, number: int, other: int, rows: float, *, reduced: bool) -> bool:
         """Tell whether another occurrence, with so many rows left, is worth joining inside."""

@@ -338,3 +338,19 @@ def test_statistics_decide(shop, statement):
         if "Keys" in step:
             keys, expected = step["Actual Keys"], sum(k["Estimated Keys"] for k in step["Keys"])
             assert keys / factor - 1 <= expected <= keys * factor + 1
+
+
+@pytest.mark.parametrize(("below", "keys"), [(40, 39), (4000, 0)])
+def test_keys_below_a_range_are_counted_before_they_are_held_back(shop, below, keys):
+    """Only the owner knows how many rows a range leaves: a limit is no reason not to look."""
+    statement = (
+        "SELECT i.kind, count(*) FROM shop.orders o JOIN shop.items i ON i.id = o.item "
+        f"WHERE o.id < {below} GROUP BY i.kind"
+    )
+    shop.execute("SET oar.max_keys = 50")
+    explained = shop.execute(f"EXPLAIN (ANALYZE, FORMAT json) {statement}").fetchone()[0]
+    shop.execute("RESET oar.max_keys")
+    (step,) = [s for s in explained[0]["Plan"]["Steps"] if s["Reads"].startswith("shop.items")]
+    assert step["Keys"]
+    assert step.get("Actual Keys", 0) == keys
+    assert bool(step.get("Notes")) == (not keys)
