@@ -103,6 +103,8 @@ class Parsed:
     parameters: tuple[tuple[int, int, int], ...] = ()
     """(number, start, end) of each ``$n``."""
     column_names: frozenset[str] = frozenset()
+    attributes: frozenset[tuple[str, str]] = frozenset()
+    """Qualifier and name of each column: where no column has the name, ``t.f`` is ``f(t)``."""
     qualified: tuple[tuple[str, str, int, int], ...] = ()
     """(schema, table, start, end) of each schema before a column: ``public.`` in ``public.t.a``."""
     locks_rows: bool = False
@@ -271,6 +273,7 @@ class _Reader:
     parameters: list[tuple[int, int, int]] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     references: set[str] = field(default_factory=set)
+    attributes: set[tuple[str, str]] = field(default_factory=set)
     starred: set[int] = field(default_factory=set)
     qualified: list[tuple[str, str, int, int]] = field(default_factory=list)
     everything: bool = False
@@ -408,6 +411,8 @@ class _Reader:
         self.names.update(part.sval for part in fields)
         if len(fields) == 1:
             self.references.add(fields[0].sval)
+        else:
+            self.attributes.add((fields[-2].sval, fields[-1].sval))
 
     def prefix(self, node: Any) -> None:
         """Remember where a column is qualified by schema: an alias has none."""
@@ -424,7 +429,8 @@ class _Reader:
         self.visit(node.indirection, ctes)
 
     def join(self, node: Any, ctes: frozenset[str]) -> None:
-        if node.isNatural:
+        if node.isNatural or node.alias is not None:
+            # The alias may be used as a row, or with a star.
             self.starred.update(map(id, _direct_relations((node,))))
         self.names.update(name.sval for name in node.usingClause or ())
         self.visit(node.larg, ctes)
@@ -543,6 +549,7 @@ def _describe(text: str, node: Any) -> Parsed:
         calls=tuple(reader.calls),
         parameters=tuple(reader.parameters),
         column_names=frozenset(reader.names),
+        attributes=frozenset(reader.attributes),
         qualified=tuple(reader.qualified),
         locks_rows=reader.locks_rows,
     )

@@ -367,16 +367,17 @@ def _sort_relations(
             known = others.get(name) or OtherRelation(relation, ())
             rest.append(replace(known, relation=relation))
             continue
+        named = _with_functions(relation, table, parsed)
         used = tuple(
             column.name
             for column in table.columns
-            if relation.whole or column.name in parsed.column_names
+            if named.whole or column.name in parsed.column_names
         )
         number = len(occurrences) + 1
         for position, first in repeated.items():
             if relation.start <= position < relation.end:
                 number = shared.setdefault(first, number)
-        occurrences.append(Occurrence(number, table, relation, used))
+        occurrences.append(Occurrence(number, table, named, used))
     return tuple(occurrences), tuple(rest)
 
 
@@ -398,3 +399,10 @@ def _meant(
             columns = tuple((column, kind) for column, kind in found.get("columns") or ())
             others[name] = OtherRelation(relation, columns, found.get("collates", False))
     return tables, others
+
+
+def _with_functions(relation: Relation, table: PublishedTable, parsed: Parsed) -> Relation:
+    """Note where ``t.f`` is a function of whole rows: ``t`` has no column of that name."""
+    names = {column.name for column in table.columns}
+    called = (name for qualifier, name in parsed.attributes if qualifier == relation.reference)
+    return relation if names.issuperset(called) else replace(relation, whole=True)

@@ -91,6 +91,10 @@ STATEMENTS = [
     # whole rows, columns, names
     "SELECT a::text, count(b) FROM a LEFT JOIN b USING (k) GROUP BY a",
     "SELECT to_jsonb(b) FROM a JOIN b USING (k)",
+    "SELECT a.id, b.to_jsonb FROM a JOIN b USING (k)",
+    "SELECT j::text FROM (a JOIN b ON a.k = b.k) AS j",
+    "SELECT j.* FROM (a JOIN b USING (k)) AS j",
+    "SELECT j.w, to_jsonb(j) FROM (a JOIN b USING (k)) AS j",
     "SELECT x.one FROM a AS x(one, two) JOIN b ON b.k = x.two",
     "SELECT shop.a.id FROM shop.a JOIN shop.b ON shop.a.k = shop.b.k",
     "TABLE a",
