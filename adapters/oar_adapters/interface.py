@@ -277,6 +277,37 @@ class SortKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Output:
+    """One column of a query's answer, in the hub's types."""
+
+    name: str
+    type: str
+
+
+PartialFunction = Literal["sum", "min", "max"]
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """What a counted scan tells of one column: how many values are not NULL, and ``functions``.
+
+    Each as PostgreSQL's aggregate of that name over the published type has it (text compares by
+    its bytes, sums are exact), NULL where no value is not NULL.
+    """
+
+    column: Column
+    functions: frozenset[PartialFunction] = frozenset()
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """What it adds to a row: the count, then the sum, the minimum and the maximum asked for."""
+        name, type_ = self.column.name, self.column.type
+        types = {"sum": "numeric", "min": type_, "max": type_}
+        asked = [Output(f"{f}({name})", types[f]) for f in types if f in self.functions]
+        return (Output(f"count({name})", "bigint"), *asked)
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """Rows of one table: these columns, where all predicates, key filters and semi-joins hold.
 
@@ -285,6 +316,11 @@ class Scan:
     failure, never as an answer). ``distinct``: each combination of values is needed once only, as
     PostgreSQL tells values apart; an adapter may send it more often. ``order``: of more rows than
     ``limit`` it has to be the first; they may come in any order.
+
+    ``counted``: instead of rows, groups of them, a row for each combination of the values of
+    ``columns``, with the number of its rows and what ``partials`` ask of it. Combinations that any
+    expression of PostgreSQL's could tell apart are different ones (``1.0`` and ``1.00``, ``a`` and
+    ``A``); an adapter may send one in several rows. ``limit`` counts what is sent.
     """
 
     table: Table
@@ -295,6 +331,8 @@ class Scan:
     distinct: bool = False
     semi_joins: tuple[SemiJoin, ...] = ()
     order: tuple[SortKey, ...] = ()
+    counted: bool = False
+    partials: tuple[Partial, ...] = ()
 
     def parts(self) -> Iterator[Scan]:
         """Yield the scan itself and every scan inside its semi-joins, in the order of writing."""
@@ -302,13 +340,14 @@ class Scan:
         for semi_join in self.semi_joins:
             yield from semi_join.source.parts()
 
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """One column of a whole statement's result, in the hub's types."""
-
-    name: str
-    type: str
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The columns of its answer: of a counted one ``columns``, ``count(*)``, ``partials``."""
+        columns = tuple(Output(column.name, column.type) for column in self.columns)
+        if not self.counted:
+            return columns
+        told = (output for partial in self.partials for output in partial.outputs)
+        return (*columns, Output("count(*)", "bigint"), *told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,6 +530,13 @@ class Adapter(Protocol):
 
     def supports_statement(self, statement: Statement) -> bool:
         """Tell whether the owner's answer to the whole statement equals PostgreSQL's."""
+        ...
+
+    def counts(self, query: Scan) -> bool:
+        """Tell whether the owner answers a counted scan. Predicates and keys are not asked about.
+
+        A value that is not of its published type has to fail the query as in any other scan.
+        """
         ...
 
     def render(self, query: Query) -> str:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from oar_adapters.interface import Output, Packed, base_type, is_binary
+from oar_adapters.interface import Output, Packed, Partial, base_type, is_binary
 
 from oar_proxy import sqltree
 from oar_proxy.errors import FeatureNotSupported, LimitExceeded
+from oar_proxy.expansion import Values
 from oar_proxy.federation import Copied, Execution, HubLink, Parameter
 from oar_proxy.memory import Account
 from oar_proxy.plan import Plan
@@ -48,6 +49,9 @@ _ELEMENTS: Final[dict[str, tuple[int, int]]] = {
 _BIGINT: Final = 20
 MAX_ARRAY_BYTES: Final = 1024 * 1024 * 1024 - 1024 * 1024
 """One value of PostgreSQL's is below 1 GB; a little room is left for headers."""
+
+_ONE: Final = struct.pack("!iq", 8, 1)
+"""The element of an array of ``bigint`` that is 1."""
 
 
 @dataclass
@@ -168,7 +172,8 @@ def one_owners_answer(
     if len(plan.steps) != 1 or len(statement.occurrences) != 1 or extent is None:
         return None
     (occurrence,) = statement.occurrences
-    held = statement.others or statement.calls or plan.steps[0].scan.distinct
+    scan = plan.steps[0].scan
+    held = statement.others or statement.calls or scan.distinct or scan.counted
     if held or not sqltree.row_by_row(statement.parsed.node):
         return None
     query = partial(_row_by_row, statement, extent)
@@ -210,6 +215,8 @@ def explanation_query(lines: Sequence[str]) -> str:
 
 
 def _occurrence_rows(occurrence: Occurrence, rows: Rows, binder: _Binder) -> str:
+    if rows.partials is not None:
+        return _group_rows(occurrence, rows, rows.partials, binder)
     if not rows.names and rows.count:
         return _counted_rows(occurrence, rows, binder)
     have = dict(zip(rows.names, rows.columns, strict=True))
@@ -236,6 +243,47 @@ def _counted_rows(occurrence: Occurrence, rows: Rows, binder: _Binder) -> str:
     )
     count = binder.bind(Parameter(_BIGINT, 0, str(rows.count).encode()))
     return f"SELECT {selected} FROM pg_catalog.generate_series(1, {count}::bigint)"
+
+
+def _group_rows(
+    occurrence: Occurrence, rows: Rows, partials: Sequence[Partial], binder: _Binder
+) -> str:
+    """Rows with the aggregates of the groups that came; see :mod:`oar_proxy.expansion`."""
+    size, *told = rows.columns[len(rows.names) :]
+    made = [Values(told_of, f"p{i}") for i, told_of in enumerate(partials, start=1)]
+    names = [f"c{i}" for i, _ in enumerate(rows.names, start=1)]
+    types = {column.name: column.type for column in occurrence.table.columns}
+    arrays = [
+        _array(types[name], chunks, binder)
+        for name, chunks in zip(rows.names, rows.columns, strict=False)
+    ]
+    inputs = [output for told_of in partials for output in told_of.outputs]
+    outputs = [name for values in made for name in values.inputs]
+    once = all(chunk.elements == _ONE * len(chunk) for chunk in size)
+    wanted = {values.single for values in made} if once else set(outputs)
+    for name, output, chunks in zip(outputs, inputs, told, strict=True):
+        if name in wanted:
+            names.append(name)
+            arrays.append(_array(output.type, chunks, binder))
+    if not (once and arrays):
+        names.append("n")
+        arrays.append(_array("bigint", size, binder))
+    source = f"{_unnest(arrays)} AS g({', '.join(names)})"
+    if not once:
+        computed = [f"{each} AS {name}" for values in made for name, each in values.once("g")]
+        if computed:
+            # Pulled up into the rows above, they would be computed for each of them.
+            source = f"(SELECT g.*, {', '.join(computed)} FROM {source} OFFSET 0) AS g"
+        source = f"(SELECT g.*, pg_catalog.generate_series(1, g.n) AS i FROM {source}) AS g"
+    found = {name: _typed(f"g.c{i}", types[name]) for i, name in enumerate(rows.names, start=1)}
+    for values in made:
+        value = values.only("g") if once else values.value("g")
+        found[values.partial.column.name] = value
+    selected = ", ".join(
+        f"{found.get(column.name, f'NULL::{column.type}')} AS {quote_identifier(column.name)}"
+        for column in occurrence.table.columns
+    )
+    return f"SELECT {selected} FROM {source}"
 
 
 def _whole_rows(outputs: Sequence[Output], rows: Rows, binder: _Binder) -> str:

@@ -158,6 +158,7 @@ class Compiler:
             notes=notes,
             max_keys=wishes.max_keys,
             full=wishes.full,
+            permit=wishes.permit,
         )
 
     # --- what the planner says ------------------------------------------------------------------

@@ -68,7 +68,7 @@ def _step(
 ) -> dict[str, Any]:
     described: dict[str, Any] = {
         "Owner": step.owner,
-        "Reads": ("keys of " if step.stage == "keys" else "") + _published(plan, step.occurrence),
+        "Reads": _reads(plan, step),
         "SQL": report.sql if report else adapters[step.owner].render(_with_keys(step)),
         "Estimated Rows": round(step.estimate),
     }
@@ -112,6 +112,17 @@ def _semi_join(plan: Plan, step: Step, table: str, semi_join: LocalSemiJoin) -> 
         "From": f"{step.owner}: {source.schema}.{source.name}.{semi_join.source.column}",
         "To": f"{step.owner}: {table}.{semi_join.column}",
     }
+
+
+def _reads(plan: Plan, step: Step) -> str:
+    name, scan = _published(plan, step.occurrence), step.scan
+    if step.stage == "keys":
+        return f"keys of {name}"
+    if not scan.counted:
+        return name
+    by = ", ".join(column.name for column in scan.columns)
+    what = "partial aggregates" if scan.partials else "counts"
+    return f"{what} of {name}" + (f" by {by}" if by else "")
 
 
 def _with_keys(step: Step) -> Scan:

@@ -378,6 +378,7 @@ def _touched(query: Query) -> Iterator[tuple[str, str | None]]:
         else:
             yield name, None
             yield from ((name, column.name) for column in scan.columns)
+            yield from ((name, partial.column.name) for partial in scan.partials)
             yield from ((name, key_filter.column) for key_filter in scan.key_filters)
             yield from ((name, column) for column in _predicate_columns(scan.predicates))
         for semi_join in scan.semi_joins:

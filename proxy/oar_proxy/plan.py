@@ -24,9 +24,10 @@ from oar_adapters.interface import (
     Statement,
 )
 
+from oar_proxy import counting, sqltree
 from oar_proxy import predicate as predicates
-from oar_proxy import sqltree
 from oar_proxy.catalog import Holder
+from oar_proxy.counting import Counted
 from oar_proxy.cover import Cover, cover
 from oar_proxy.edges import Edges, Stage, UsedEdge
 from oar_proxy.estimate import Estimates
@@ -154,14 +155,16 @@ def make_plan(
     notes: Sequence[str] = (),
     max_keys: int | None = None,
     full: bool = False,
+    permit: Callable[[str], bool] | None = None,
 ) -> Plan:
     """Plan the steps. Without a ``reading`` of the planner every table is read unreduced.
 
     ``full``: where the joins form a tree, no owner sends a row that joins with nothing; that
-    costs round trips and keys, which travel both ways.
+    costs round trips and keys, which travel both ways. ``permit`` is asked by name before rows are
+    counted at their owner.
     """
     covered = cover_of(statement)
-    planner = _Planner(statement, reading, adapters, gate, max_keys)
+    planner = _Planner(statement, reading, adapters, gate, max_keys=max_keys, permit=permit)
     ordered = planner.ordered(full=full)
     steps = planner.steps(ordered)
     return Plan(
@@ -194,18 +197,22 @@ class _Planner:
         reading: Reading | None,
         adapters: Mapping[str, Adapter],
         gate: Gate,
+        *,
         max_keys: int | None,
+        permit: Callable[[str], bool] | None,
     ) -> None:
         self.statement = statement
         self.occurrences = {o.number: o for o in statement.occurrences}
         self.reading = reading
         self.adapters = adapters
         self.gate = gate
+        self.permit = permit
         self.edges = Edges(self.occurrences, adapters, gate, max_keys)
         self.candidates = self.edges.candidates(reading)
         self.scanned = sorted(reading.scans) if reading is not None else sorted(self.occurrences)
         self.conditions = {number: self._split(number) for number in self.scanned}
         self.first = self._first_rows()
+        self.counted = dict(self._counted())
 
     def ordered(self, *, full: bool) -> Ordered:
         """Choose the order, and what reduces what."""
@@ -277,22 +284,18 @@ class _Planner:
         sort_keys: tuple[SortKey, ...] = ()
         if self.first is not None and (occurrence.number, "rows") == (self.first[0], chosen.stage):
             limit, sort_keys = min(cap + 1, self.first[1].rows), self.first[1].sort_keys
-        names = set(occurrence.columns)
-        names.update(
-            source.column
-            for edge in (self.reading.edges if self.reading is not None else ())
-            for source in edge.sources
-            if source.occurrence == occurrence.number
-        )
+        names = {*occurrence.columns, *self._passed_on(occurrence.number)}
         distinct = chosen.stage == "keys"
         if distinct:
             names = set(chosen.keys)
         columns: tuple[Column, ...] = tuple(c for c in holder.table.columns if c.name in names)
+        scan = Scan(holder.table, columns, sent, (), limit, distinct, order=sort_keys)
+        how = self.counted.get(occurrence.number) if chosen.stage == "rows" else None
         return Step(
             number=0,
             occurrence=occurrence.number,
             owner=holder.owner,
-            scan=Scan(holder.table, columns, sent, (), limit, distinct, order=sort_keys),
+            scan=scan if how is None else how.scan(scan),
             edges=self._used(chosen.edges, holder),
             denied=tuple(dict.fromkeys(self.edges.denied(into, holder))),
             estimate=chosen.rows * holder.table.row_estimate / occurrence.table.row_estimate,
@@ -317,6 +320,24 @@ class _Planner:
             edges=self._used(local.edges, holder),
             semi_joins=tuple(self._semi_join(each) for each in local.local),
         )
+
+    def _passed_on(self, number: int) -> set[str]:
+        """The columns of an occurrence whose values are other occurrences' keys."""
+        edges = self.reading.edges if self.reading is not None else ()
+        sources = (source for edge in edges for source in edge.sources)
+        return {source.column for source in sources if source.occurrence == number}
+
+    def _counted(self) -> Iterator[tuple[int, Counted]]:
+        """Yield the occurrences whose owners send groups of rows, counted."""
+        if self.reading is None:
+            return
+        for number, uses in counting.countable(self.statement).items():
+            if number in self.scanned and (self.first is None or number != self.first[0]):
+                occurrence, keys = self.occurrences[number], self._passed_on(number)
+                how = counting.counted(occurrence, uses, keys, self.adapters)
+                if how is None or (self.permit and not self.permit(f"counted {number}")):
+                    continue
+                yield number, how
 
     def _unreduced(self, number: int) -> tuple[str, ...]:
         if self.reading is None:

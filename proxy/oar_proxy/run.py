@@ -33,6 +33,7 @@ from oar_adapters.interface import (
     OwnerError,
     OwnerErrorKind,
     Packed,
+    Partial,
     Query,
     Scan,
     Snapshot,
@@ -86,13 +87,18 @@ one collected, and the text of a COPY takes up to three times twice what its row
 
 @dataclass(slots=True)
 class Rows:
-    """Rows of one owner (or several), column by column, each column in the chunks that came."""
+    """Rows of one owner (or several), column by column, each column in the chunks that came.
+
+    Of a counted scan they are groups: behind the columns that have ``names`` come the others of
+    ``Scan.outputs``, and ``partials`` are the scan's (None: they are rows).
+    """
 
     names: tuple[str, ...]
     columns: list[list[Packed]] = field(repr=False)
     count: int = 0
     size: int = 0
     """Bytes of all cells."""
+    partials: tuple[Partial, ...] | None = None
 
     def add(self, batch: Batch, account: Account) -> None:
         """Put a batch behind the others. Raises what :meth:`Account.hold` does."""
@@ -143,9 +149,10 @@ class Gathered:
         if not parts:
             return Rows((), [])
         columns = [
-            [c for part in parts for c in part.columns[i]] for i in range(len(parts[0].names))
+            [c for part in parts for c in part.columns[i]] for i in range(len(parts[0].columns))
         ]
-        return Rows(parts[0].names, columns, sum(part.count for part in parts))
+        count = sum(part.count for part in parts)
+        return Rows(parts[0].names, columns, count, partials=parts[0].partials)
 
 
 class OwnerSlots:
@@ -271,8 +278,10 @@ class _Runner:
 
     async def _run_steps(self) -> None:
         for step in self.plan.steps:
-            names = tuple(c.name for c in step.scan.columns)
-            self.rows[step.number] = Rows(names, [[] for _ in names])
+            scan = step.scan
+            names = tuple(c.name for c in scan.columns)
+            partials = scan.partials if scan.counted else None
+            self.rows[step.number] = Rows(names, [[] for _ in scan.outputs], partials=partials)
             if step.stage == "rows":
                 self.gathered.rows.setdefault(step.occurrence, []).append(self.rows[step.number])
         waiting = list(self.plan.steps)

@@ -24,9 +24,7 @@ def plan(client, statement, options="FORMAT json"):
 @pytest.mark.parametrize("statement", KEPT_WHOLE)
 def test_a_reduction_that_is_not_made_names_its_rule(client, statement):
     table, reason = KEPT_WHOLE[statement]
-    (step,) = [
-        s for s in plan(client, statement)["Steps"] if s["Reads"].startswith(f"shop.{table}")
-    ]
+    (step,) = [s for s in plan(client, statement)["Steps"] if f"shop.{table}" in s["Reads"].split()]
     assert "Keys" not in step
     assert step.get("Not Reduced", []) == ([reason] if reason else [])
 

@@ -125,6 +125,10 @@ class MariadbAdapter:
         """Tell that no statement goes whole."""
         return False
 
+    def counts(self, query: Scan) -> bool:
+        """Tell whether the groups and partials of a counted scan are PostgreSQL's."""
+        return sql.counts(query, self._traits)
+
     def render(self, query: Query) -> str:
         """Return the SQL that is sent; key lists are ``?``.
 
@@ -246,7 +250,7 @@ class MariadbSnapshot:
                 return
 
     async def _batches(self, asked: Scan, text: str) -> AsyncGenerator[Batch, None]:
-        types = [column.type for column in asked.columns]
+        types = [output.type for output in asked.outputs]
         counted = not types
         async with aclosing(self._session.stream(text, types or ["bigint"])) as batches:
             async for rows in batches:
@@ -268,12 +272,12 @@ async def _permitted(session: Session, text: str) -> list[tuple[str | None, ...]
 
 def _encoded(asked: Scan, rows: list[tuple[bytes | None, ...]]) -> list[list[bytes | None]]:
     encoded = []
-    for column, values in zip(asked.columns, zip(*rows, strict=True), strict=True):
+    for output, values in zip(asked.outputs, zip(*rows, strict=True), strict=True):
         try:
-            encoded.append(cells.encode(column.type, values))
+            encoded.append(cells.encode(output.type, values))
         except WrongValue:
-            place = f'table "{asked.table.name}" column "{column.name}"'
-            raise wrong_value(place, column.type) from None
+            place = f'table "{asked.table.name}" column "{output.name}"'
+            raise wrong_value(place, output.type) from None
     return encoded
 
 

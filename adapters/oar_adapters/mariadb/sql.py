@@ -34,6 +34,7 @@ from oar_adapters.interface import (
     Not,
     NullTest,
     Or,
+    Partial,
     PatternMatch,
     Predicate,
     Scan,
@@ -142,14 +143,66 @@ def scan(
     Raises ``ValueError`` or ``KeyError`` for one that is not evaluated here.
     """
     writer = Writer(query.table, traits, dialect)
-    outputs = [writer.output(column, distinct=query.distinct) for column in query.columns]
+    bytewise = query.distinct or query.counted
+    outputs = [writer.output(column, bytewise=bytewise) for column in query.columns]
     conditions = [*(writer.guarded(predicate) for predicate in query.predicates), *keys]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     tail = "" if limit is None else f" LIMIT {limit:d}"
     once = "DISTINCT " if query.distinct and outputs else ""
     source = f"{quoted(query.table.source_name)} AS {ALIAS}"
+    if query.counted:
+        told = [output for partial in query.partials for output in writer.told(partial)]
+        grouped = [str(number) for number, _ in enumerate(outputs, start=1)]
+        grouped += [part for column in query.columns for part in writer.told_apart(column)]
+        group = f" GROUP BY {', '.join(grouped)}" if grouped else ""
+        listed = ", ".join([*outputs, "count(*)", *told])
+        return f"SELECT {listed} FROM {source}{where}{group}{tail}"
     body = f"SELECT {once}{', '.join(outputs) or '1'} FROM {source}{where}{tail}"
     return body if outputs else f"SELECT count(*) FROM ({body}) AS q"
+
+
+def counts(query: Scan, traits: Traits) -> bool:
+    """Tell whether the groups and partials of a counted scan are PostgreSQL's."""
+
+    def trait(column: Column) -> Trait | None:
+        return traits.get((query.table.source_name, column.source_name))
+
+    grouped = [trait(column) for column in query.columns]
+    told = [(each.column, trait(each.column)) for each in query.partials]
+    return all(t is not None and t.family in _GROUPED for t in grouped) and all(
+        t is not None and t.family in _SUMMED and _digits(column.type) <= MAX_SUMMED
+        for column, t in told
+    )
+
+
+_GROUPED: Final = frozenset(
+    {
+        Family.INTEGER,
+        Family.YEAR,
+        Family.DECIMAL,
+        Family.BOOLEAN,
+        Family.TEXT,
+        Family.NAMED,
+        Family.BYTES,
+        Family.DATE,
+        Family.DATETIME,
+        Family.INSTANT,
+        Family.UUID,
+    }
+)
+"""What no two different values of are one to the server. A double's zero may have a sign."""
+
+_SUMMED: Final = frozenset({Family.INTEGER, Family.DECIMAL})
+"""What every stored value of is one of the published type: an aggregate hides none that is not."""
+
+MAX_SUMMED: Final = 38
+"""Digits of what is summed: a sum has 22 more of them, and 65 at most."""
+
+
+def _digits(type_name: str) -> int:
+    """Return a decimal's digits, 0 where the type does not limit them more than a sum needs."""
+    limited = re.match(r"numeric\((\d+)", type_name)
+    return int(limited[1]) if limited else 0
 
 
 def shown(query: Scan, traits: Traits, dialect: Dialect) -> str:
@@ -235,13 +288,29 @@ class Writer:
         guards = [f"{self._name(c)} NOT IN (0, 1)" for c in columns if self._trait(c).strays]
         return f"({' OR '.join([condition, *guards])})" if guards else condition
 
-    def output(self, column: Column, *, distinct: bool) -> str:
+    def told(self, partial: Partial) -> list[str]:
+        """Write what a counted scan tells of a column."""
+        name = self._name(partial.column)
+        asked = [f"{f}({name})" for f in ("sum", "min", "max") if f in partial.functions]
+        return [f"count({name})", *asked]
+
+    def told_apart(self, column: Column) -> list[str]:
+        """Write what GROUP BY needs beside a column to tell its values apart.
+
+        Strings are sorted and grouped by their first ``max_sort_length`` bytes (1,024).
+        """
+        strings = (Family.TEXT, Family.NAMED, Family.BYTES)
+        if self._trait(column).family not in strings:
+            return []
+        return [f"sha2({self.output(column, bytewise=True)}, 256)"]
+
+    def output(self, column: Column, *, bytewise: bool) -> str:
         """Write a column as it is read."""
         trait, name = self._trait(column), self._name(column)
         if trait.family in (Family.REAL, Family.DOUBLE):
             # FLOAT is printed with six digits, DOUBLE(m,d) with d behind the point.
             return _as_double(name)
-        if distinct and trait.charset is not None:
+        if bytewise and trait.charset is not None:
             return self._bytewise(trait, name)
         return name
 

@@ -247,6 +247,14 @@ class PostgresAdapter:
             return False
         return _speaks_alike(tree, statement.tables, self._unlike)
 
+    def counts(self, query: Scan) -> bool:
+        """Tell whether the owner answers a counted scan: any column can be told apart here."""
+        try:
+            sql.scan(query)
+        except ValueError:
+            return False
+        return all(map(sql.tells, query.partials))
+
     def render(self, query: Query) -> str:
         """Return the SQL that is sent; key lists are ``$1``, ``$2`` and so on."""
         return sql.scan(query) if isinstance(query, Scan) else sql.statement(query)
@@ -324,7 +332,7 @@ class PostgresSnapshot:
         """Stream the rows, :data:`BATCH_ROWS` at a time."""
         asked = query.query
         if isinstance(asked, Scan):
-            types = [column.type for column in asked.columns]
+            types = [output.type for output in asked.outputs]
             keys = sql.keys(asked)
             text = sql.scan(asked)
             counted = not types
@@ -448,7 +456,7 @@ def _has_workers(node: Mapping[str, Any]) -> bool:
 def _in_blocks(asked: Query) -> TypeGuard[Scan]:
     if not isinstance(asked, Scan) or asked.key_filters or asked.semi_joins or asked.distinct:
         return False
-    return asked.table.derived is None and not asked.order
+    return asked.table.derived is None and not (asked.order or asked.counted)
 
 
 def _leaf_agreement(column: Column, leaf: Leaf) -> Agreement:

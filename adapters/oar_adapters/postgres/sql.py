@@ -22,6 +22,8 @@ from oar_adapters.interface import (
     Not,
     NullTest,
     Or,
+    Partial,
+    PartialFunction,
     PatternMatch,
     Predicate,
     Scan,
@@ -31,7 +33,7 @@ from oar_adapters.interface import (
     base_type,
     is_binary,
 )
-from oar_adapters.predicates import TEXTS, Leaf
+from oar_adapters.predicates import FLOATS, INTEGERS, TEXTS, Leaf
 
 TEXT_FORMAT_TYPES: Final = frozenset(
     {
@@ -164,10 +166,12 @@ def scan(query: Scan) -> str:
     """
     where = _where(query, count(1))
     limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
-    cells = [cell_of(value_of(column), column.type) for column in query.columns]
     source = relation(query.table) + (" AS t" if query.table.derived is not None else "")
-    rows = f"{where}{_order(query)}{limit}"
-    body = f"SELECT {once(query)}{', '.join(cells)} FROM {source}{rows}"
+    rows = f" FROM {source}{where}"
+    if query.counted:
+        return _counted(query, rows) + limit
+    cells = [cell_of(value_of(column), column.type) for column in query.columns]
+    body = f"SELECT {once(query)}{', '.join(cells)}{rows}{_order(query)}{limit}"
     if cells:
         return body
     return f"SELECT pg_catalog.count(*) FROM ({body}) AS q"
@@ -231,6 +235,61 @@ def once(query: Scan) -> str:
     """Write DISTINCT where the owner tells apart all that PostgreSQL would."""
     exact = all(column.equality is Agreement.EXACT for column in query.columns)
     return "DISTINCT " if query.distinct and query.columns and exact else ""
+
+
+def _counted(query: Scan, rows: str) -> str:
+    """Write a counted scan without its limit."""
+    keys = [_bytewise(column) for column in query.columns]
+    outputs = [cell_of(key, column.type) for key, column in zip(keys, query.columns, strict=True)]
+    outputs.append("pg_catalog.count(*)")
+    outputs += [output for partial in query.partials for output in _partial(partial)]
+    shown = [f"{value_of(column)}::text" for column in query.columns if _shown_otherwise(column)]
+    grouped = [*(str(number) for number, _ in enumerate(keys, start=1)), *shown]
+    group = f" GROUP BY {', '.join(grouped)}" if grouped else ""
+    return f"SELECT {', '.join(outputs)}{rows}{group}"
+
+
+def _shown_otherwise(column: Column) -> bool:
+    """Tell whether equal values may differ as text, as ``1.0`` and ``1.00`` or a zero's sign do."""
+    return column.type == "numeric" or column.type in FLOATS
+
+
+def _partial(partial: Partial) -> list[str]:
+    column = partial.column
+    outputs = [f"pg_catalog.count({value_of(column)})"]
+    for output, function in (("sum", "numeric"), ("min", ""), ("max", "")):
+        if output in partial.functions:
+            type_ = function or type_name(plain_type(column.type))
+            outputs.append(f"pg_catalog.{output}({_bytewise(column)})::{type_}")
+    return outputs
+
+
+def _bytewise(column: Column) -> str:
+    """Write a column so that text is told apart and ordered by its bytes."""
+    name = value_of(column)
+    return f'{name} COLLATE pg_catalog."C"' if base_type(column.type) in TEXTS else name
+
+
+EXTREMES: Final = INTEGERS | {
+    "numeric",
+    "text",
+    "character varying",
+    "date",
+    "timestamp without time zone",
+    "timestamp with time zone",
+}
+"""Types whose least and greatest value is one and the same whichever row it is taken from."""
+
+
+def tells(partial: Partial) -> bool:
+    """Tell whether the owner's aggregates of a column are PostgreSQL's over the published type."""
+    plain = base_type(partial.column.type)
+    can: set[PartialFunction] = set()
+    if plain in INTEGERS | {"numeric"}:
+        can.add("sum")
+    if plain in EXTREMES and partial.column.ordered:
+        can |= {"min", "max"}
+    return partial.functions <= can
 
 
 def packed_scan(query: Scan) -> str:

@@ -11,12 +11,12 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from oar_adapters.authorized import Authorized
@@ -29,6 +29,7 @@ from oar_adapters.interface import (
     OwnerError,
     OwnerErrorKind,
     OwnerSchema,
+    Partial,
     Predicate,
     Query,
     Scan,
@@ -170,6 +171,10 @@ class SqliteAdapter:
             return False
         return True
 
+    def counts(self, query: Scan) -> bool:
+        """Tell whether the groups and partials of a counted scan are PostgreSQL's."""
+        return sql.counts(query)
+
     def render(self, query: Query) -> str:
         """Return the SQL that is sent; key lists are ``?``."""
         if isinstance(query, Statement):
@@ -186,8 +191,9 @@ class SqliteAdapter:
             return _Written(translated.text, parameters.values, columns, translated.checks)
         parameters = sql.Parameters()
         text, checks = self._scan(query, parameters)
-        columns = tuple((_place(query.table, column), column.type) for column in query.columns)
-        return _Written(text, parameters.values, columns, checks)
+        columns = tuple((_place(query.table, o.name), o.type) for o in query.outputs)
+        partials = tuple((_place(query.table, p.column.name), p) for p in query.partials)
+        return _Written(text, parameters.values, columns, checks, partials)
 
     def _scan(self, query: Scan, parameters: sql.Parameters) -> tuple[str, whole.Checks]:
         """Write a scan. Parameters of a derived table stand before those of its conditions."""
@@ -270,7 +276,7 @@ class SqliteSnapshot:
         connection = self._session.connection
         for text, table, columns in running.checks:
             await self._session.in_thread(_check, connection, text, table, columns)
-        cursor = await self._session.in_thread(connection.execute, running.text, running.values)
+        cursor = await self._session.in_thread(connection.execute, running.text, running.bound)
         if not running.columns:
             (count,) = await self._session.in_thread(cursor.fetchone)
             yield Batch((), count)
@@ -286,9 +292,24 @@ class _Written:
     """A query as it is run; ``columns`` are what each cell is called in errors, and its type."""
 
     text: str
-    values: Sequence[str | float]
+    bound: Sequence[str | float]
     columns: tuple[tuple[str, str], ...]
     checks: whole.Checks = ()
+    partials: tuple[tuple[str, Partial], ...] = ()
+
+    def values(self, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+        """Turn rows as they are read into columns as they are sent. Raises :class:`OwnerError`."""
+        read: list[Sequence[Any]] = list(zip(*rows, strict=True))
+        told = [len(sql.partial(partial)) for _, partial in self.partials]
+        first = len(read) - sum(told)
+        values = read[:first]
+        for (place, partial), count in zip(self.partials, told, strict=True):
+            strange, *outputs = read[first : first + count]
+            if any(strange):
+                raise cells.wrong_value(place, partial.column.type)
+            values += _told(partial, outputs)
+            first += count
+        return values
 
 
 def _check(
@@ -297,11 +318,20 @@ def _check(
     """Raise :class:`OwnerError` where a column holds a value of another type."""
     for found, column in zip(connection.execute(text).fetchone(), columns, strict=True):
         if found:
-            raise cells.wrong_value(_place(table, column), column.type)
+            raise cells.wrong_value(_place(table, column.name), column.type)
 
 
-def _place(table: Table, column: Column) -> str:
-    return f'table "{table.name}" column "{column.name}"'
+def _place(table: Table, column: str) -> str:
+    return f'table "{table.name}" column "{column}"'
+
+
+def _told(partial: Partial, outputs: Sequence[Sequence[Any]]) -> Iterable[Sequence[Any]]:
+    """Put the two halves of a sum together; see :func:`oar_adapters.sqlite.sql.partial`."""
+    if "sum" not in partial.functions:
+        return outputs
+    count, high, low, *extremes = outputs
+    halves = zip(high, low, strict=True)
+    return [count, [None if h is None else (h << 32) + part for h, part in halves], *extremes]
 
 
 def _fitting(batch: Batch) -> int:
@@ -318,7 +348,7 @@ def _batch(cursor: sqlite3.Cursor, running: _Written, size: int) -> Batch | None
     if not rows:
         return None
     encoded = []
-    for (place, type_), values in zip(running.columns, zip(*rows, strict=True), strict=True):
+    for (place, type_), values in zip(running.columns, running.values(rows), strict=True):
         try:
             encoded.append(cells.encode(type_, values))
         except cells.WrongValue:

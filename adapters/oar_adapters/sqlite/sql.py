@@ -28,6 +28,8 @@ from oar_adapters.interface import (
     Not,
     NullTest,
     Or,
+    Partial,
+    PartialFunction,
     PatternMatch,
     Predicate,
     Scan,
@@ -123,11 +125,65 @@ def scan(query: Scan, settled: Settled, parameters: Parameters, source: str | No
     writer = Writer(query.table, settled, parameters)
     where = writer.where(query)
     limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
+    rows = f" FROM {source} AS {ALIAS}{where}"
+    if query.counted:
+        return _counted(query, rows) + limit
     # A collation that takes case twins for one would keep only one of them.
     exact = all(column.equality is Agreement.EXACT for column in query.columns)
     once = "DISTINCT " if query.distinct and names and exact else ""
-    body = f"SELECT {once}{', '.join(names) or '1'} FROM {source} AS {ALIAS}{where}{limit}"
+    body = f"SELECT {once}{', '.join(names) or '1'}{rows}{limit}"
     return body if names else f"SELECT count(*) FROM ({body})"
+
+
+def _counted(query: Scan, rows: str) -> str:
+    """Write a counted scan without its limit; see :func:`partial` for what it gives."""
+    names = [f"{ALIAS}.{quoted(column.source_name)}" for column in query.columns]
+    outputs = [*names, "count(*)"]
+    for each in query.partials:
+        outputs += partial(each)
+    # 1 and 1.0 are one value to SQLite; every other difference is one of bytes.
+    keys = [part for name in names for part in (f"{name} COLLATE BINARY", f"typeof({name})")]
+    group = f" GROUP BY {', '.join(keys)}" if keys else ""
+    return f"SELECT {', '.join(outputs)}{rows}{group}"
+
+
+def partial(asked: Partial) -> list[str]:
+    """Write what is read of one column in a counted scan.
+
+    Whether some value is not of the published type, the count, then what was asked for. A sum comes
+    as two: SQLite's own is no longer exact, or fails, past 64 bits.
+    """
+    column, asked_for = asked.column, asked.functions
+    name = f"{ALIAS}.{quoted(column.source_name)}"
+    outputs = [f"max({strange(column)})", f"count({name})"]
+    if "sum" in asked_for:
+        outputs += [f"sum({name} >> 32)", f"sum({name} & 4294967295)"]
+    outputs += [f"{f}({name} COLLATE BINARY)" for f in ("min", "max") if f in asked_for]
+    return outputs
+
+
+def counts(query: Scan) -> bool:
+    """Tell whether a counted scan is one whose groups and partials are PostgreSQL's."""
+    return all(column.type in _GROUPED for column in query.columns) and all(
+        each.functions <= _TOLD.get(each.column.type, _NOTHING)
+        and (each.column.ordered or not each.functions)
+        and each.column.type in _TOLD
+        for each in query.partials
+    )
+
+
+def strange(column: Column) -> str:
+    """Write what is true of a value that is not of the published type, unknown or not of NULL.
+
+    For the types that have one stored form a value.
+    """
+    name = f"{ALIAS}.{quoted(column.source_name)}"
+    if column.type == "date":
+        # Without a modifier some versions of SQLite give 30 February back as it came.
+        wrong = f"date({name}, '+0 days') IS NOT {name} OR {name} < '0001-01-01'"
+        return f"{name} IS NOT NULL AND (typeof({name}) <> 'text' OR {wrong})"
+    wrong = f"typeof({name}) NOT IN ({STORAGE[column.type]}, 'null')"
+    return f"{wrong} OR {name} NOT IN (0, 1)" if column.type == "boolean" else wrong
 
 
 def agrees(table: Table, predicate: Predicate) -> Agreement:
@@ -335,7 +391,35 @@ STORAGE: Final = {
     "numeric": "'integer', 'real'",
     "text": "'text'",
     "bytea": "'blob'",
+    "boolean": "'integer'",
 }
+
+
+_NOTHING: Final[frozenset[PartialFunction]] = frozenset()
+_EXTREMES: Final[frozenset[PartialFunction]] = frozenset({"min", "max"})
+_TOLD: Final[dict[str, frozenset[PartialFunction]]] = {
+    "bigint": _EXTREMES | {"sum"},
+    "numeric": _EXTREMES,
+    "text": _EXTREMES,
+    "date": _EXTREMES,
+    "bytea": _NOTHING,
+    "boolean": _NOTHING,
+}
+"""What SQLite can tell of a group of values of a type as PostgreSQL would."""
+
+_GROUPED: Final = frozenset(
+    {
+        "bigint",
+        "numeric",
+        "text",
+        "bytea",
+        "boolean",
+        "date",
+        "timestamp without time zone",
+        "time without time zone",
+    }
+)
+"""Types no two of whose values are one to SQLite. A double's zero may have a sign."""
 
 
 def _row(values: Sequence[str]) -> str:

@@ -193,7 +193,7 @@ class _Body:
         for name, (table, columns) in by_table.items():
             doubtful = tuple(c for n, c in columns.items() if (name, n) not in enforced)
             if doubtful:
-                tests = ", ".join(f"max({_strange(column)})" for column in doubtful)
+                tests = ", ".join(f"max({sql.strange(column)})" for column in doubtful)
                 yield f"SELECT {tests} FROM main.{quoted(name)} AS {sql.ALIAS}", table, doubtful
 
     # --- FROM ---------------------------------------------------------------------------------
@@ -524,15 +524,3 @@ def _as_named(source: _Source) -> Table:
     """The table with its columns under the names the statement uses."""
     columns = tuple(replace(column, name=name) for name, column in source.columns.items())
     return replace(source.table, columns=columns)
-
-
-def _strange(column: Column) -> str:
-    """Write what is true of a value that is not of the published type."""
-    name = f"{sql.ALIAS}.{quoted(column.source_name)}"
-    if column.type == "date":
-        # Without a modifier some versions of SQLite give 30 February back as it came.
-        wrong = f"date({name}, '+0 days') IS NOT {name} OR {name} < '0001-01-01'"
-        return f"{name} IS NOT NULL AND (typeof({name}) <> 'text' OR {wrong})"
-    if column.type == "boolean":
-        return f"{name} NOT IN (0, 1)"
-    return f"typeof({name}) NOT IN ({sql.STORAGE[column.type]}, 'null')"

@@ -55,6 +55,7 @@ from oar_adapters.interface import (
     OwnerError,
     OwnerErrorKind,
     OwnerSchema,
+    Partial,
     Predicate,
     Query,
     Scan,
@@ -66,7 +67,7 @@ from oar_adapters.interface import (
     base_type,
 )
 from oar_adapters.registry import open_adapter
-from oar_adapters.testing import cases, meaning
+from oar_adapters.testing import cases, groups, meaning
 from oar_adapters.testing.samples import (
     EVENTS,
     NUMBERS,
@@ -170,6 +171,9 @@ class AdapterConformance:
     cannot: ClassVar[Collection[str]] = frozenset()
     """Names of the simple predicate cases (``text LIKE``, ``date <``) that are never taken,
     ``semi-join`` where there are none, and ``composite keys`` where columns are compared alone."""
+
+    cannot_count: ClassVar[Collection[str]] = frozenset()
+    """Names of the counted scans (``float by``, ``date max``) that are never taken."""
 
     # --- schema --------------------------------------------------------------------------------
 
@@ -581,6 +585,52 @@ class AdapterConformance:
 
         assert _with_adapter(owner, taken) == []
 
+    # --- counted scans -------------------------------------------------------------------------
+
+    def test_tells_of_each_group_what_postgresql_would(self, owner: SampleOwner) -> None:
+        async def compare(adapter: Adapter) -> tuple[list[str], set[str]]:
+            table = _table(await adapter.schema(), "things")
+            wrong: list[str] = []
+            taken: dict[str, bool] = {}
+            async with adapter.snapshot(PATIENCE * 6) as snapshot:
+                for name, by, partial in groups.CASES:
+                    query = groups.scan(table, by, partial)
+                    can = adapter.counts(query)
+                    taken[name] = taken.get(name, False) or can
+                    if can:
+                        found = groups.merged(query, await _rows(snapshot, query))
+                        if found != groups.due(THINGS, by, partial):
+                            wrong.append(f"{name} by {by}")
+            return wrong, {name for name, ever in taken.items() if not ever}
+
+        wrong, never_taken = _with_adapter(owner, compare)
+        assert wrong == []
+        assert never_taken == set(self.cannot_count)
+
+    def test_counts_what_predicates_and_keys_leave(self, owner: SampleOwner) -> None:
+        async def count(adapter: Adapter) -> list[list[Row]] | None:
+            table = _table(await adapter.schema(), "numbers")
+            keys = KeyFilter("k", "bigint", tuple(integer_key(3 * n) for n in range(1, 30_000)))
+            told = (Partial(table.column("id")),)
+            query = Scan(table, (), (Comparison("id", ">", "9", "integer"),), (keys,))
+            query = replace(query, counted=True, partials=told)
+            nothing = replace(query, predicates=(Comparison("id", "<", "0", "integer"),))
+            first = replace(query, columns=(table.column("label"),), limit=7)
+            if not all(map(adapter.counts, (query, nothing, first))):
+                return None
+            async with adapter.snapshot(PATIENCE * 6) as snapshot:
+                return [await _rows(snapshot, each) for each in (query, nothing, first)]
+
+        found = _with_adapter(owner, count)
+        if found is None:
+            pytest.skip("the adapter counts no such rows")
+        everything, nothing, first = found
+        due = sum(row[1] is not None for row in NUMBERS.rows[9 : 30_000 - 1])
+        # An adapter may send a group in several rows.
+        assert [sum(column) for column in zip(*everything, strict=True)] == [due, due]
+        assert all(row == (0, 0) for row in nothing)
+        assert len(first) >= 7
+
     # --- whole statements ----------------------------------------------------------------------
 
     @pytest.mark.parametrize(("text", "types", "due"), STATEMENTS)
@@ -836,6 +886,25 @@ class AdapterConformance:
         assert "fragile" in error.what
         assert '"v"' in error.what
 
+    def test_aggregates_no_value_of_another_type(self, owner: SampleOwner) -> None:
+        if not owner.break_value("fragile", "v", 2):
+            pytest.skip("the owner's database keeps its types")
+
+        async def scan(adapter: Adapter) -> OwnerError | None:
+            table = _table(await adapter.schema(), "fragile")
+            query = Scan(table, (), counted=True, partials=(Partial(table.column("v")),))
+            if not adapter.counts(query):
+                return None
+            with pytest.raises(OwnerError) as caught:
+                await _drain(adapter, query, PATIENCE)
+            return caught.value
+
+        error = _with_adapter(owner, scan)
+        if error is None:
+            pytest.skip("the adapter tells nothing of this column")
+        assert error.kind is OwnerErrorKind.WRONG_VALUE
+        assert '"v"' in error.what
+
     def test_says_when_a_published_column_is_gone(self, owner: SampleOwner) -> None:
         async def scan(adapter: Adapter) -> OwnerErrorKind:
             table = _table(await adapter.schema(), "fragile")
@@ -911,8 +980,7 @@ async def _batches(snapshot: Snapshot, query: Query) -> list[Batch]:
 
 
 async def _rows(snapshot: Snapshot, query: Query) -> list[Row]:
-    described = query.columns if isinstance(query, Scan) else query.outputs
-    types = [column.type for column in described]
+    types = [output.type for output in query.outputs]
     rows: list[Row] = []
     for batch in await _batches(snapshot, query):
         columns: list[list[Value]] = [
