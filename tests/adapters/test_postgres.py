@@ -7,6 +7,7 @@ import itertools
 import re
 import struct
 from dataclasses import replace
+from functools import partial
 
 import psycopg
 import pytest
@@ -662,6 +663,44 @@ def test_workers_share_a_query_with_few_groups(postgres_owner):
             connection.execute("DROP TABLE scanned; DROP FUNCTION process")
     assert len(groups) == 7
     assert {process for _, *both in groups for process in both} - {leader}
+
+
+def test_two_connections_share_a_large_table_and_see_one_moment(postgres_owner):
+    conninfo, url = postgres_owner
+    idle = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oar'"
+        " AND datname = current_database() AND state = 'idle'"
+    )
+
+    async def ask(writer, pool_size):
+        adapter = open_adapter(url, {"pool_size": str(pool_size)})
+        table = next(t for t in (await adapter.schema()).tables if t.name == "shared")
+        scan = Scan(table, (table.column("id"),))
+        before = writer.execute(idle).fetchone()[0]
+        async with adapter.snapshot(20) as snapshot:
+            writer.execute("UPDATE shared SET id = -id; INSERT INTO shared VALUES (0, 'new')")
+            left_half_way = snapshot.run(Authorized(scan, 1))
+            await anext(left_half_way)
+            found = [b async for b in snapshot.run(Authorized(scan, 1))]
+            (count,) = [b.rows async for b in snapshot.run(Authorized(Scan(table, ()), 1))]
+        connections = writer.execute(idle).fetchone()[0] - before
+        await adapter.close()
+        cells = [cell for batch in found for cell in batch.columns[0]]
+        return count, sorted(struct.unpack("!i", cell)[0] for cell in cells), connections
+
+    with psycopg.connect(conninfo, autocommit=True) as writer:
+        for pool_size, more in ((4, 1), (1, 0)):
+            writer.execute("CREATE TABLE shared (id int, pad text)")
+            writer.execute(
+                "INSERT INTO shared SELECT i, repeat('x', 60) FROM generate_series(1, 100000) AS i"
+            )
+            writer.execute("ANALYZE shared; GRANT SELECT ON shared TO PUBLIC")
+            try:
+                count, found, connections = run(partial(ask, writer, pool_size))
+            finally:
+                writer.execute("DROP TABLE shared")
+            assert (count, connections) == (100_000, more)
+            assert found == list(range(1, 100_001))
 
 
 # --- connections --------------------------------------------------------------------------------
