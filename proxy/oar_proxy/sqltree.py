@@ -693,6 +693,18 @@ def relation_positions(node: Any) -> Iterator[int]:
         yield from relation_positions(child)
 
 
+def range_names(root: Any) -> Iterator[tuple[str, int | None]]:
+    """Yield every name that FROM gives its items, and where a relation that goes by its own is."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Alias):
+            yield node.aliasname, None
+        elif isinstance(node, ast.RangeVar) and node.alias is None:
+            yield node.relname, node.location
+        waiting.extend(children(node))
+
+
 def subqueries(root: Any) -> Iterator[tuple[str, Any, tuple[str, ...] | None]]:
     """Yield alias, query and output columns of each subquery in FROM and each use of a CTE.
 

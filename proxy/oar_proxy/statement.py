@@ -153,6 +153,7 @@ async def recognise(
             )
     if not occurrences and not later:
         return Recognised(guard_sql, None) if drafts else None
+    _refuse_two_of_a_name(parsed, occurrences)
     _refuse_what_has_no_meaning(parsed, state, later)
     if parsed.kind in ("PrepareStmt", "ViewStmt"):
         # The hub keeps these over the guards; using them later is recognised then.
@@ -193,6 +194,33 @@ def _refuse_what_has_no_meaning(parsed: Parsed, state: SessionState, later: Sequ
                 f"{call.name} cannot be called here",
                 hint=f"use it in FROM: SELECT … FROM {call.name}('…') AS q",
             )
+
+
+def _refuse_two_of_a_name(parsed: Parsed, occurrences: Sequence[Occurrence]) -> None:
+    """Refuse ``shop.d.x`` where something else is called ``d``: without schema it may mean that.
+
+    See `FederatedStatement.prefix_edits`.
+    """
+    own = {
+        (o.table.schema, o.table.name): {
+            p.relation.start for p in occurrences if p.table.key == o.table.key
+        }
+        for o in occurrences
+        if not o.relation.alias
+    }
+    qualified = {(schema, table) for schema, table, _, _ in parsed.qualified} & own.keys()
+    if not qualified:
+        return
+    ends = {o.relation.start: o.relation.end for o in occurrences}
+    for name, position in sqltree.range_names(parsed.node):
+        for schema, table in qualified:
+            places = own[schema, table]
+            ours = position is not None and any(p <= position < ends[p] for p in places)
+            if name == table and not ours:
+                raise FeatureNotSupported(
+                    f'"{schema}.{table}" is named with its schema, and "{table}" is another one',
+                    hint=f"give {schema}.{table} an alias that is used for nothing else",
+                )
 
 
 # --- questions ------------------------------------------------------------------------------

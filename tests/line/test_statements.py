@@ -185,3 +185,33 @@ def test_parameters_reach_the_owners_as_values(client, merged, value):
     expected = merged.execute(statement, arguments).fetchall()
     for prepare in (False, True, True):
         assert client.execute(statement, arguments, prepare=prepare).fetchall() == expected
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT id FROM shop.d WHERE EXISTS (SELECT FROM shop.a AS d WHERE d.id = shop.d.id)",
+        "WITH d AS (SELECT 1 AS id) SELECT shop.d.id FROM shop.d WHERE shop.d.id IN "
+        "(SELECT d.id FROM d WHERE shop.d.id > 0)",
+        "SELECT shop.d.id FROM shop.d, LATERAL (SELECT d.x + shop.d.id FROM (VALUES (7)) d(x)) q",
+    ],
+)
+def test_a_schema_before_a_column_that_tells_two_of_a_name_apart_is_refused(client, statement):
+    """The rows come under an alias, which has no schema."""
+    with pytest.raises(psycopg.errors.FeatureNotSupported) as caught:
+        client.execute(statement)
+    assert '"shop.d"' in str(caught.value)
+    assert "alias" in caught.value.diag.message_hint
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT shop.d.id FROM shop.d WHERE EXISTS (SELECT FROM shop.a x WHERE x.k = shop.d.id)",
+        "SELECT shop.d.id FROM shop.d UNION ALL SELECT shop.d.id FROM shop.d WHERE shop.d.id > 10",
+        "SELECT shop.d.name FROM d, shop.b WHERE shop.b.k = shop.d.id",
+    ],
+)
+def test_a_schema_before_a_column_is_understood(client, merged, statement):
+    wanted = merged.execute(statement.replace("shop.", ""))
+    assert Counter(client.execute(statement).fetchall()) == Counter(wanted.fetchall())
