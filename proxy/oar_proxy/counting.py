@@ -170,6 +170,11 @@ WORTH: Final = 2.0
 """Rows a group at least: a group is a wider row, and takes the owner longer to make."""
 
 
+UNKNOWN_UP_TO: Final = 20_000
+"""Rows of a table that is grouped on trust. Measured on 1,000,000 rows without statistics, each a
+group of its own: 38 s, and 2.8 s as rows."""
+
+
 def _fewer_groups(table: Table, columns: frozenset[str]) -> bool:
     """Tell whether there may be fewer groups than rows, by what is known of a holder's table.
 
@@ -177,8 +182,11 @@ def _fewer_groups(table: Table, columns: frozenset[str]) -> bool:
     """
     if any(key and columns.issuperset(key) for key in (table.primary_key, *table.unique_keys)):
         return False
+    counts = [c.distinct for c in table.columns if c.name in columns]
+    if None in counts and table.row_estimate > UNKNOWN_UP_TO:
+        return False
     # Of a column without statistics there may be one value only.
-    groups = math.prod(max(1.0, c.distinct or 1.0) for c in table.columns if c.name in columns)
+    groups = math.prod(max(1.0, count or 1.0) for count in counts)
     return groups * WORTH <= max(table.row_estimate, WORTH)
 
 
