@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from oar_adapters.interface import Adapter, Capabilities, Output, Statement
 
@@ -68,6 +68,26 @@ class _Wishes:
         return self.permit is None or self.permit(reduction)
 
 
+class _Last(Generic[_T]):
+    """The answers that were asked for last, at most so many."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: OrderedDict[tuple[object, ...], _T] = OrderedDict()
+
+    def get(self, key: tuple[object, ...]) -> _T | None:
+        if key not in self._known:
+            return None
+        self._known.move_to_end(key)
+        return self._known[key]
+
+    def keep(self, key: tuple[object, ...], answer: _T) -> _T:
+        self._known[key] = answer
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
+        return answer
+
+
 class Compiler:
     """Makes plans. One for the proxy."""
 
@@ -75,16 +95,17 @@ class Compiler:
         self._adapters = adapters
         self._gate = gate
         self._planner = planner
-        self._readings: OrderedDict[tuple[object, ...], Reading] = OrderedDict()
-        self._outputs: OrderedDict[tuple[object, ...], _Outputs] = OrderedDict()
-        self._plans: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
+        self._readings = _Last[Reading](MAX_REMEMBERED)
+        self._described = _Last[tuple[Output, ...]](MAX_REMEMBERED)
+        self._traced = _Last[tuple[Origin | None, ...]](MAX_REMEMBERED)
+        self._plans = _Last[Plan](MAX_PLANS)
         self.permits: Callable[[str], Permit | None] = _everything
         """Given a principal, what is asked before each reduction, if anything is. No answer depends
         on what it says: that is what is checked with it."""
 
     def forget_plans(self) -> None:
         """Plan anew from now on: another catalog is published, adapters may say other things."""
-        self._plans = OrderedDict()
+        self._plans = _Last[Plan](MAX_PLANS)
 
     async def plan(self, statement: FederatedStatement, literals: Mapping[int, str]) -> Plan:
         """Plan a statement, unless that was done under the same catalog, policies and settings.
@@ -113,7 +134,7 @@ class Compiler:
             *wishes.meaning.items(),
         )
         plans = self._plans  # another catalog may be published meanwhile, and then this is too old
-        known = _remembered(plans, key)
+        known = plans.get(key)
         if known is not None:
             compiled = replace(
                 known.statement,
@@ -122,9 +143,7 @@ class Compiler:
                 seen_through=statement.seen_through,
             )
             return replace(known, statement=compiled)
-        plan = await self._fresh_plan(statement, literals, wishes)
-        _remember(plans, key, plan, MAX_PLANS)
-        return plan
+        return plans.keep(key, await self._fresh_plan(statement, literals, wishes))
 
     async def _fresh_plan(
         self, statement: FederatedStatement, literals: Mapping[int, str], wishes: _Wishes
@@ -182,7 +201,7 @@ class Compiler:
             notes.append("read unreduced: this statement form is not analysed")
             return None
         key = (statement.catalog.version, planning, *settings.items())
-        known = _remembered(self._readings, key)
+        known = self._readings.get(key)
         if known is not None:
             return known
         try:
@@ -192,35 +211,51 @@ class Compiler:
             notes.append(f"read unreduced: the planner reports {failure.sqlstate}")
             return None
         reading = planreading.read(explained, plans.subquery_columns(statement))
-        _remember(self._readings, key, reading, MAX_REMEMBERED)
-        return reading
+        return self._readings.keep(key, reading)
 
-    async def _described(
+    async def _outputs(
         self,
         statement: FederatedStatement,
         edits: Sequence[Edit],
         extent: tuple[int, int],
         settings: Settings,
-    ) -> _Outputs:
-        """Name and type of each output of a query of the statement, and the column it is."""
+    ) -> tuple[Output, ...] | None:
+        """Name and type of each output of a query of the statement, if the planner takes it."""
         planning = _planning_text(statement, edits, extent)
         if planning is None:
-            return _UNKNOWN
+            return None
         key = (statement.catalog.version, planning, *settings.items())
-        known = _remembered(self._outputs, key)
+        known = self._described.get(key)
         if known is not None:
             return known
         try:
             described = await self._planner.describe(planning, settings)
-            if described is None:
-                return _UNKNOWN
-            explained = await self._planner.explain(planning, settings)
         except PlanningFailed:
-            return _UNKNOWN
+            return None
+        if described is None:
+            return None
+        return self._described.keep(key, tuple(Output(name, kind) for name, kind in described))
+
+    async def _origins(
+        self,
+        statement: FederatedStatement,
+        edits: Sequence[Edit],
+        extent: tuple[int, int],
+        settings: Settings,
+    ) -> tuple[Origin | None, ...]:
+        """The column each output of a query of the statement is, None for another value.
+
+        Behind them come those of what only an ORDER BY needs. Raises :class:`PlanningFailed`.
+        """
+        planning = _planning_text(statement, edits, extent)
+        assert planning is not None  # its outputs are known
+        key = (statement.catalog.version, planning, *settings.items())
+        known = self._traced.get(key)
+        if known is not None:
+            return known
+        explained = await self._planner.explain(planning, settings)
         origins = planreading.outputs(explained, plans.subquery_columns(statement))
-        found = (tuple(Output(name, kind) for name, kind in described), origins[: len(described)])
-        _remember(self._outputs, key, found, MAX_REMEMBERED)
-        return found
+        return self._traced.keep(key, origins)
 
     # --- what goes whole ------------------------------------------------------------------------
 
@@ -232,7 +267,7 @@ class Compiler:
         settings: Settings,
     ) -> Statement | None:
         """The query with the types its answer has to have, if its owner can give them."""
-        outputs, _ = await self._described(statement, edits, (whole.start, whole.end), settings)
+        outputs = await self._outputs(statement, edits, (whole.start, whole.end), settings)
         if outputs is None:
             return None
         cap, _ = self._gate.row_cap(whole.owner)
@@ -260,7 +295,11 @@ class Compiler:
             if query is None:
                 continue
             extent = (unit.whole.start, unit.whole.end)
-            _, origins = await self._described(statement, edits, extent, wishes.meaning)
+            try:
+                origins = await self._origins(statement, edits, extent, wishes.meaning)
+            except PlanningFailed:
+                continue
+            origins = origins[: len(query.outputs)]
             table = as_table(unit, query, origins, capabilities[unit.whole.owner])
             if table is not None:
                 found.append((unit, table))
@@ -270,25 +309,6 @@ class Compiler:
 
 def _everything(_principal: str) -> None:
     """Let every reduction be made."""
-
-
-_Outputs = tuple[tuple[Output, ...] | None, tuple[Origin | None, ...]]
-_UNKNOWN: Final[_Outputs] = (None, ())
-
-
-def _remembered(known: OrderedDict[tuple[object, ...], _T], key: tuple[object, ...]) -> _T | None:
-    if key not in known:
-        return None
-    known.move_to_end(key)
-    return known[key]
-
-
-def _remember(
-    known: OrderedDict[tuple[object, ...], _T], key: tuple[object, ...], it: _T, most: int
-) -> None:
-    known[key] = it
-    if len(known) > most:
-        known.popitem(last=False)
 
 
 def _literal_edits(statement: FederatedStatement, literals: Mapping[int, str]) -> list[Edit]:
