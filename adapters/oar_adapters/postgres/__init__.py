@@ -437,6 +437,9 @@ class PostgresSnapshot:
             raise
 
     async def _shared_by_workers(self, asked: Query, text: str) -> bool:
+        """Tell whether it pays to fetch all rows at once: asking costs a round trip itself."""
+        if isinstance(asked, Scan) and asked.table.derived is None and not asked.counted:
+            return False  # rows, whose number is not small because they are groups
         tables = asked.tables if isinstance(asked, Statement) else _tables_of(asked)
         if all(table.row_estimate < WORKERS_FROM_ROWS for table in tables):
             return False
