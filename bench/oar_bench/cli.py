@@ -18,6 +18,7 @@ from oar_bench.drafts import read_drafts
 from oar_bench.fuzz.command import fuzz_command
 from oar_bench.layout import Benchmark, BenchmarkError, find_benchmarks
 from oar_bench.overhead.command import overhead
+from oar_bench.paper.command import paper
 from oar_bench.printing import CONSOLE, finish, refuse
 from oar_bench.reduction.command import reduction_command
 from oar_bench.work import work_directory
@@ -33,13 +34,14 @@ app = typer.Typer(
     name="bench", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 app.add_typer(overhead, name="overhead")
+app.add_typer(paper, name="paper")
 app.command("reduction")(reduction_command)
 app.command("fuzz")(fuzz_command)
 
 
 @app.callback()
 def bench() -> None:
-    """Measure routing, fidelity, answers, reduction and overhead."""
+    """Measure routing, fidelity, answers, reduction and overhead; recompute the paper's tables."""
 
 
 DataOption = Annotated[

@@ -73,6 +73,7 @@ class Question:
     rows: tuple[tuple[Any, ...], ...] | None = None
     kappa: int | None = None
     stratum: str | None = None
+    difficulty: str | None = None
     unanswerable: bool = False
     rows_available: bool = True
 
@@ -195,6 +196,7 @@ def _questions(path: Path) -> Iterator[Question]:
             rows=_rows(record.get("rows")),
             kappa=record.get("kappa"),
             stratum=record.get("stratum"),
+            difficulty=record.get("difficulty"),
             unanswerable=bool(record.get("unanswerable", False)),
             rows_available=bool(record.get("rows_available", True)),
         )
