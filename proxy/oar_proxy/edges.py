@@ -24,6 +24,7 @@ class UsedEdge:
     """Keys of ``sources`` go to one holder of the step's table, under the gate's verdict.
 
     ``stage`` says which step of the sources they are taken from; so many ``keys`` are expected.
+    ``also`` are further columns of the same rows, whose keys belong to these (R13).
     """
 
     sources: tuple[Origin, ...]
@@ -33,6 +34,17 @@ class UsedEdge:
     edge: KeyEdge
     verdict: EdgeVerdict
     keys: float = 0.0
+    also: tuple[UsedEdge, ...] = ()
+
+    @property
+    def columns(self) -> tuple[UsedEdge, ...]:
+        """The edge of each column."""
+        return (replace(self, also=()), *self.also) if self.also else (self,)
+
+    @property
+    def limit(self) -> EdgeVerdict:
+        """The verdict that lets the fewest keys pass: they count in each column."""
+        return min((each.verdict for each in self.columns), key=lambda verdict: verdict.max_keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +57,37 @@ class Edges:
     max_keys: int | None
 
     def candidates(self, reading: Reading | None) -> tuple[planreading.KeyEdge, ...]:
-        """The edges of the planner whose keys compare at an owner as they do at the hub."""
-        return tuple(e for e in reading.edges if self.usable(e)) if reading is not None else ()
+        """The edges of the planner whose keys compare at an owner as they do at the hub.
+
+        Those that hold for the same two rows are one, where that can be (R13).
+        """
+        if reading is None:
+            return ()
+        found = {edge: None for group in reading.together if (edge := self._composite(group))}
+        parts = {edge: frozenset(edge.columns) for edge in found}
+        composite = [e for e in found if not any(parts[e] < others for others in parts.values())]
+        inside = frozenset().union(*parts.values())
+        alone = (e for e in reading.edges if e not in inside and self.usable(e))
+        return (*composite, *alone)
+
+    def _composite(self, group: Iterable[planreading.KeyEdge]) -> planreading.KeyEdge | None:
+        """One edge of the columns whose keys every holder may have and looks up; None: no two are.
+
+        Columns that are joined inside an owner do not travel for the sake of those that are not.
+        """
+        usable = [edge for edge in group if self.usable(edge)]
+        if not usable:
+            return None
+        holders = self.occurrences[usable[0].target.occurrence].table.holders
+        if not all(self.adapters[holder.owner].capabilities.composite_keys for holder in holders):
+            return None
+        travelling = [
+            edge
+            for edge in usable
+            if all(self.looks_up(edge, h) and self._verdict(edge, h).permitted for h in holders)
+        ]
+        first, *others = [e for e in usable if self.local(e)] or travelling or [usable[0]]
+        return replace(first, also=tuple(others)) if others else None
 
     def usable(self, edge: planreading.KeyEdge) -> bool:
         """Tell whether types on both sides are sound, and it is another occurrence (R39 to R50)."""
@@ -74,9 +115,13 @@ class Edges:
         return derived is None or derived.settled
 
     def looks_up(self, edge: planreading.KeyEdge, holder: Holder) -> bool:
-        """Tell whether the owner compares keys of this type with its column as the hub does."""
-        question = Membership(edge.target.column, (), self._key_type(edge))
-        return self.adapters[holder.owner].supports(holder.table, question)
+        """Tell whether the owner compares keys of these types with its columns as the hub does."""
+        return all(
+            self.adapters[holder.owner].supports(
+                holder.table, Membership(column.target.column, (), self._key_type(column))
+            )
+            for column in edge.columns
+        )
 
     def local(self, edge: planreading.KeyEdge) -> bool:
         """Tell whether one owner holds both sides alone and joins them itself: no key leaves it.
@@ -96,8 +141,9 @@ class Edges:
             return False  # evaluated again, a subquery may give other rows (R27)
         adapter = self.adapters[holders[0].owner]
         return adapter.capabilities.semi_joins and all(
-            adapter.supports(holder.table, Membership(column, (), self._key_type(edge)))
-            for holder, column in zip(holders, (source.column, edge.target.column), strict=True)
+            adapter.supports(holder.table, Membership(end.column, (), self._key_type(column)))
+            for column in edge.columns
+            for holder, end in zip(holders, (*column.sources, column.target), strict=True)
         )
 
     def most_keys(self, edge: planreading.KeyEdge) -> int:
@@ -109,12 +155,14 @@ class Edges:
         return max(self._verdicts(edge), key=lambda verdict: verdict.max_keys).limit_rule
 
     def _verdicts(self, edge: planreading.KeyEdge) -> Iterator[EdgeVerdict]:
-        """Yield what each holder that can look keys up may have."""
+        """Yield what each holder that can look keys up may have: they count in each column."""
         for holder in self.occurrences[edge.target.occurrence].table.holders:
             if self.looks_up(edge, holder):
-                yield self._bounded(self.gate.edge(self._gate_edge(edge, holder)))
+                verdicts = (self._verdict(column, holder) for column in edge.columns)
+                yield min(verdicts, key=lambda verdict: verdict.max_keys)
 
-    def _bounded(self, verdict: EdgeVerdict) -> EdgeVerdict:
+    def _verdict(self, column: planreading.KeyEdge, holder: Holder) -> EdgeVerdict:
+        verdict = self.gate.edge(self._gate_edge(column, holder))
         if self.max_keys is None or self.max_keys >= verdict.max_keys:
             return verdict
         return replace(verdict, max_keys=self.max_keys, limit_rule="oar.max_keys")
@@ -136,13 +184,21 @@ class Edges:
 
         None where the holder may not have them.
         """
-        gate_edge = self._gate_edge(edge, holder)
-        verdict = self._bounded(self.gate.edge(gate_edge))
-        if not verdict.permitted or not self.looks_up(edge, holder):
-            return None
-        return UsedEdge(
-            edge.sources, stage, edge.target.column, self._key_type(edge), gate_edge, verdict, keys
+        first, *others = (
+            UsedEdge(
+                column.sources,
+                stage,
+                column.target.column,
+                self._key_type(column),
+                self._gate_edge(column, holder),
+                self._verdict(column, holder),
+                keys,
+            )
+            for column in edge.columns
         )
+        used = replace(first, also=tuple(others))
+        permitted = all(column.verdict.permitted for column in used.columns)
+        return used if permitted and self.looks_up(edge, holder) else None
 
     def denied(
         self, candidates: Iterable[planreading.KeyEdge], holder: Holder

@@ -7,6 +7,7 @@ conditions are independent, and of two joined columns the one with fewer values 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -24,7 +25,7 @@ from oar_adapters.interface import (
 )
 
 from oar_proxy.catalog import Holder, PublishedTable
-from oar_proxy.hub.planreading import Origin
+from oar_proxy.hub.planreading import KeyEdge, Origin
 from oar_proxy.statement import Occurrence
 
 VALUES: Final = 200.0
@@ -142,11 +143,30 @@ class Estimates:
             total += min(found, most.get(source, values))
         return total
 
-    def share(self, keys: float, sources: Iterable[Origin], target: Origin) -> float:
-        """Return which share of the target's rows so many keys of the sources find."""
-        values = max(self._values(target), sum(map(self._values, sources)), 1.0)
-        held = [nulls(h.table, target.column) for h in self._table(target).holders]
-        return min(1.0, keys / values) * (1.0 - min(held))
+    def edge_keys(
+        self,
+        edge: KeyEdge,
+        rows: Mapping[int, float],
+        most: Mapping[Origin, float] = MappingProxyType({}),
+    ) -> float:
+        """Return how many different keys an edge carries: no more than its source has rows left."""
+        columns = [self.keys(column.sources, rows, most) for column in edge.columns]
+        if len(columns) == 1:
+            return columns[0]
+        return min(math.prod(columns), max(rows[edge.sources[0].occurrence], *columns))
+
+    def share(self, keys: float, edge: KeyEdge) -> float:
+        """Return which share of the target's rows so many keys of an edge find."""
+        values, known = 1.0, 1.0
+        for column in edge.columns:
+            target = column.target
+            values *= max(self._values(target), sum(map(self._values, column.sources)), 1.0)
+            known *= 1.0 - min(nulls(h.table, target.column) for h in self._table(target).holders)
+        if edge.also:
+            # Values of several columns are not as independent as their number would have it.
+            ends = (edge.target, *edge.sources)
+            values = min(values, max(map(self._all_rows, ends)))
+        return min(1.0, keys / values) * known
 
     def _table(self, origin: Origin) -> PublishedTable:
         return self._tables[origin.occurrence]

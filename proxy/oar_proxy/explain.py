@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from oar_adapters.interface import Adapter, KeyFilter, Scan
+from oar_adapters.interface import Adapter, Scan
 
 from oar_proxy.gate import KeyEdge
 from oar_proxy.hub import planreading
 from oar_proxy.order import Alternative
-from oar_proxy.plan import LocalSemiJoin, Plan, Step, bound_scan
+from oar_proxy.plan import LocalSemiJoin, Plan, Step, bound_scan, key_filter
 from oar_proxy.run import StepReport
 
 
@@ -75,11 +75,11 @@ def _step(
     if step.all_edges:
         described["Keys"] = [
             {
-                "From": _origins(used.edge),
-                "To": _receiver(used.edge),
-                "Rule": used.verdict.rule,
-                "At Most": used.verdict.max_keys,
-                "Estimated Keys": round(used.keys),
+                "From": _origins(*(column.edge for column in used.columns)),
+                "To": _receiver(*(column.edge for column in used.columns)),
+                "Rule": ", ".join(dict.fromkeys(each.verdict.rule for each in used.columns)),
+                "At Most": used.limit.max_keys,
+                "Estimated Keys": round(used.keys) * len(used.columns),
             }
             for used in step.all_edges
         ]
@@ -108,9 +108,11 @@ def _semi_joins(reduced: Step | LocalSemiJoin) -> Iterator[tuple[str, LocalSemiJ
 
 def _semi_join(plan: Plan, step: Step, table: str, semi_join: LocalSemiJoin) -> dict[str, str]:
     source = plan.statement.occurrences[semi_join.source.occurrence - 1].table
+    pairs = ((semi_join.column, semi_join.source.column), *semi_join.also)
     return {
-        "From": f"{step.owner}: {source.schema}.{source.name}.{semi_join.source.column}",
-        "To": f"{step.owner}: {table}.{semi_join.column}",
+        "From": f"{step.owner}: "
+        + _row([f"{source.schema}.{source.name}.{name}" for _, name in pairs]),
+        "To": f"{step.owner}: " + _row([f"{table}.{column}" for column, _ in pairs]),
     }
 
 
@@ -125,8 +127,13 @@ def _reads(plan: Plan, step: Step) -> str:
     return f"{what} of {name}" + (f" by {by}" if by else "")
 
 
+def _row(columns: Sequence[str]) -> str:
+    """Write columns; those that are compared at once stand in brackets."""
+    return columns[0] if len(columns) == 1 else f"({', '.join(columns)})"
+
+
 def _with_keys(step: Step) -> Scan:
-    return bound_scan(step, lambda used: KeyFilter(used.column, used.type, ()))
+    return bound_scan(step, lambda used: [key_filter(used.columns, [()] * len(used.columns))])
 
 
 def _add_report(described: dict[str, Any], report: StepReport | None) -> None:
@@ -179,12 +186,18 @@ def _plain(text: str, step: Step) -> str:
     return text.replace(f'"{planreading.marker(step.occurrence)}".', "")
 
 
-def _origins(edge: KeyEdge) -> str:
-    return ", ".join(f"{o.owner}: {o.schema}.{o.table}.{o.column}" for o in edge.origins)
+def _origins(*edges: KeyEdge) -> str:
+    """Write where keys come from, which are of one edge or of several columns of the same rows."""
+    held = zip(*(edge.origins for edge in edges), strict=True)
+    return ", ".join(
+        f"{row[0].owner}: " + _row([f"{o.schema}.{o.table}.{o.column}" for o in row])
+        for row in held
+    )
 
 
-def _receiver(edge: KeyEdge) -> str:
-    return f"{edge.receiver}: {edge.receiver_table}.{edge.receiver_column}"
+def _receiver(*edges: KeyEdge) -> str:
+    columns = [f"{edge.receiver_table}.{edge.receiver_column}" for edge in edges]
+    return f"{edges[0].receiver}: {_row(columns)}"
 
 
 def _format(described: Mapping[str, Any]) -> list[str]:

@@ -35,7 +35,7 @@ def full(offers: Offers, scanned: Sequence[int]) -> list[Chosen] | None:
         upward = tree.relayed(number, parent)
         if upward:
             reductions = tree.from_below(number)
-            columns = frozenset(each.edge.sources[0].column for each in upward)
+            columns = frozenset(c.sources[0].column for each in upward for c in each.edge.columns)
             chosen.append(Chosen(number, "keys", rows[number], *reductions, columns))
     for number, _ in order:
         reductions = tree.from_everywhere(number, None)
@@ -84,7 +84,7 @@ class _Tree:
         """Return the edges along which keys travel."""
         estimates = self.offers.estimates
         return [
-            Relayed(edge, stage, estimates.keys(edge.sources, estimates.rows))
+            Relayed(edge, stage, estimates.edge_keys(edge, estimates.rows))
             for edge in self._edges(source, target)
             if edge not in self.offers.local
         ]

@@ -18,6 +18,7 @@ from typing import Final
 from oar_adapters.authorized import Authorized
 from oar_adapters.interface import (
     And,
+    KeyFilter,
     Not,
     Or,
     OwnerSchema,
@@ -84,7 +85,9 @@ class EdgeVerdict:
 class BoundEdge:
     """An edge with its keys: how many travel, and how many of them each origin holds.
 
-    Owners that split a table may hold the same key, so ``from_each`` can add up to more.
+    Keys of several columns that are looked up at once are an edge for each column, with as many
+    keys as there are rows: to which other values a value belongs is disclosed as well. Owners that
+    split a table may hold the same key, so ``from_each`` can add up to more.
     """
 
     edge: KeyEdge
@@ -379,11 +382,18 @@ def _touched(query: Query) -> Iterator[tuple[str, str | None]]:
             yield name, None
             yield from ((name, column.name) for column in scan.columns)
             yield from ((name, partial.column.name) for partial in scan.partials)
-            yield from ((name, key_filter.column) for key_filter in scan.key_filters)
+            yield from ((name, key_filter.column) for key_filter in _key_columns(scan))
             yield from ((name, column) for column in _predicate_columns(scan.predicates))
         for semi_join in scan.semi_joins:
-            yield _origin(scan.table, semi_join.column)
-            yield _origin(semi_join.source.table, semi_join.source_column)
+            for column, source_column in semi_join.pairs:
+                yield _origin(scan.table, column)
+                yield _origin(semi_join.source.table, source_column)
+
+
+def _key_columns(scan: Scan) -> Iterator[KeyFilter]:
+    """Yield each column of each key list: what is looked up together is disclosed in each."""
+    for key_filter in scan.key_filters:
+        yield from key_filter.columns
 
 
 def _all_of(tables: Sequence[Table]) -> Iterator[tuple[str, str | None]]:
@@ -421,7 +431,7 @@ def _require_consistent(step: Step) -> None:
         return
     carried: Counter[tuple[str, str]] = Counter()
     for scan in step.query.parts():
-        for key_filter in scan.key_filters:
+        for key_filter in _key_columns(scan):
             carried[_origin(scan.table, key_filter.column)] += len(key_filter.keys)
     for bound in step.edges:
         carried[bound.edge.receiver_table, bound.edge.receiver_column] -= bound.keys

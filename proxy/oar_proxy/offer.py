@@ -22,6 +22,9 @@ from oar_proxy.hub.planreading import KeyEdge, Origin
 Pair = frozenset[int]
 """Two occurrences that are joined."""
 
+Row = tuple[Origin, ...]
+"""Columns of one occurrence, whose values in one of its rows belong together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
@@ -72,15 +75,15 @@ class Chosen:
 class State:
     """What is known when some occurrences have been asked, in this order.
 
-    ``rows`` are those each occurrence has left. ``within``: for a column, the columns whose values
-    include all that it has left; ``values``: at most how many these are. ``depth`` is how many
-    round trips an occurrence's rows took. ``told`` are the edges whose keys a receiver has, and
-    ``reduced`` the pairs that they reduce.
+    ``rows`` are those each occurrence has left. ``within``: for some columns of one, in the order
+    of their names, others whose rows include all that it has left; ``values``: at most how many
+    values a column has. ``depth`` is how many round trips an occurrence's rows took. ``told`` are
+    the edges whose keys a receiver has, and ``reduced`` the pairs that they reduce.
     """
 
     chosen: tuple[Chosen, ...]
     rows: Mapping[int, float]
-    within: Mapping[Origin, frozenset[Origin]] = field(default_factory=dict)
+    within: Mapping[Row, frozenset[Row]] = field(default_factory=dict)
     values: Mapping[Origin, float] = field(default_factory=dict)
     depth: Mapping[int, int] = field(default_factory=dict)
     told: Mapping[KeyEdge, float] = field(default_factory=dict)
@@ -154,7 +157,7 @@ class Offers:
         used = list(chosen.relayed())
         sources = {s.occurrence for each in used for s in each.edge.sources}
         depth = 1 + max((state.depth[source] for source in sources), default=0)
-        told = {e.edge: e.keys for e in used if self._edges.discloses(e.edge)}
+        told = {e.edge: e.keys * len(e.edge.columns) for e in used if self._edges.discloses(e.edge)}
         return replace(
             state,
             chosen=(*state.chosen, chosen),
@@ -172,17 +175,30 @@ class Offers:
         for edge, most in self.most.items():
             if most <= 0 or any(pair in state.reduced for pair in _pairs(edge)):
                 continue
-            keys = round(self.estimates.keys(edge.sources, state.rows, state.values))
+            keys = round(self.keys(edge, state))
             rows = round(state.rows[edge.target.occurrence])
             number = edge.target.occurrence
             if keys > most:
                 rule = self._edges.limit_rule(edge)
                 said = f"about {keys} keys are expected, at most {most} may travel ({rule})"
-                yield edge.target, said
             elif keys > rows:
-                yield edge.target, f"about {keys} keys are not worth its about {rows} rows"
+                said = f"about {keys} keys are not worth its about {rows} rows"
             elif any(place[source.occurrence] > place[number] for source in edge.sources):
-                yield edge.target, "it is asked before what it is joined with"
+                said = "it is asked before what it is joined with"
+            else:
+                continue
+            yield from ((column.target, said) for column in edge.columns)
+
+    def keys(self, edge: KeyEdge, state: State) -> float:
+        """How many keys an edge is expected to carry.
+
+        Each column of a composite one is for itself where all together are more than may travel.
+        """
+        keys = self.estimates.edge_keys(edge, state.rows, state.values)
+        if not edge.also or keys <= self.most[edge]:
+            return keys
+        alone = (self.estimates.edge_keys(c, state.rows, state.values) for c in edge.columns)
+        return min(alone)
 
     def into(self, number: int) -> Sequence[KeyEdge]:
         """The edges along which keys may travel to an occurrence."""
@@ -238,7 +254,7 @@ class _Reduction:
         self._offers = offers
         self._state = state
         self._relay = relay
-        self._shares: dict[int, dict[str, float]] = {}
+        self._shares: dict[int, dict[frozenset[Origin], float]] = {}
         self._number = number
         self._values: dict[Origin, float] = {}
         self.within = dict(state.within)
@@ -262,9 +278,9 @@ class _Reduction:
 
         ``link`` joins it to what is asked for, which has the edges ``outside``.
         """
-        state, estimates = self._state, self._offers.estimates
+        state = self._state
         ready = [
-            (estimates.keys(edge.sources, state.rows, state.values), edge)
+            (self._offers.keys(edge, state), edge)
             for edge in self._offers.into(number)
             if all(source.occurrence in state.depth for source in edge.sources)
         ]
@@ -279,8 +295,7 @@ class _Reduction:
                 self._keep(edge, keys)
                 self.reduced.update(_pairs(edge))
         for each in taken:
-            if len(each.edge.sources) == 1:
-                self._bound(each.edge.target, each.edge.sources[0])
+            self._bound(each.edge)
         return tuple(taken)
 
     def beside(
@@ -301,40 +316,65 @@ class _Reduction:
             rows = self.left(other)
             reduced = bool(relayed or deeper)
             if self._offers.worth_beside(number, other, rows, reduced=reduced):
-                keys = self._offers.estimates.keys([source], {other: rows}, self._values)
+                keys = self._offers.estimates.edge_keys(link, {other: rows}, self._values)
                 local = Local(link, relayed, tuple(each.local for each in deeper))
                 found.append(_Inside(local, keys))
                 self._keep(link, keys)
-                self._bound(link.target, source)
+                self._bound(link)
             read.add(other)
         return found
 
     def _keep(self, edge: KeyEdge, keys: float) -> None:
-        share = self._offers.estimates.share(keys, edge.sources, edge.target)
+        share = self._offers.estimates.share(keys, edge)
         shares = self._shares.setdefault(edge.target.occurrence, {})
-        shares[edge.target.column] = min(share, shares.get(edge.target.column, 1.0))
-        self._values[edge.target] = min(keys, self._values.get(edge.target, keys))
+        targets = frozenset(column.target for column in edge.columns)
+        shares[targets] = min(share, shares.get(targets, 1.0))
+        for target in targets:
+            self._values[target] = min(keys, self._values.get(target, keys))
 
-    def _bound(self, target: Origin, source: Origin) -> None:
-        if target.occurrence == self._number:
-            around = {source} | self.within.get(source, frozenset())
-            self.within[target] = self.within.get(target, frozenset()) | around
+    def _bound(self, edge: KeyEdge) -> None:
+        """Note that the rows left have keys that the source's rows have, in all columns or one."""
+        if edge.target.occurrence != self._number or len(edge.sources) > 1:
+            return
+        for part in dict.fromkeys((edge, *edge.columns)):
+            targets, sources = _rows(part)
+            around = {sources} | self._around(sources)
+            self.within[targets] = self.within.get(targets, frozenset()) | around
+
+    def _around(self, row: Row) -> frozenset[Row]:
+        """The rows whose values include those of a row, in the order of its columns."""
+        order = sorted(range(len(row)), key=lambda place: row[place].column)
+        known = self.within.get(tuple(row[place] for place in order), frozenset())
+        back = sorted(range(len(row)), key=lambda place: order[place])
+        return frozenset(tuple(other[place] for place in back) for other in known)
 
     def _implied(self, edge: KeyEdge, taken: Iterable[Relayed]) -> bool:
-        """Whether keys that are looked up in the column anyway are among those of the edge."""
-        return len(edge.sources) == 1 and any(
-            edge.sources[0] in self.within.get(source, ())
-            for each in taken
-            if each.edge.target == edge.target and len(each.edge.sources) == 1
-            for source in each.edge.sources
-        )
+        """Whether keys that are looked up in the columns anyway are among those of the edge."""
+        if len(edge.sources) > 1:
+            return False
+        targets, sources = _rows(edge)
+        for each in taken:
+            other = {column.target: column.sources[0] for column in each.edge.columns}
+            looked_up = len(each.edge.sources) == 1 and other.keys() >= set(targets)
+            if looked_up and sources in self._around(tuple(other[target] for target in targets)):
+                return True
+        return False
 
 
 def _reaches(edge: KeyEdge, link: KeyEdge, outside: Iterable[Relayed]) -> bool:
-    """Tell whether the same keys reach the other end of a link as well, on the same column."""
-    return edge.target == link.sources[0] and any(
-        each.edge.sources == edge.sources and each.edge.target == link.target for each in outside
+    """Tell whether the same keys reach the other end of a link as well, on the same columns."""
+    beyond = {column.sources[0]: column.target for column in link.columns}
+    reached = {(column.sources, beyond.get(column.target)) for column in edge.columns}
+    return any(
+        reached <= {(column.sources, column.target) for column in each.edge.columns}
+        for each in outside
     )
+
+
+def _rows(edge: KeyEdge) -> tuple[Row, Row]:
+    """The target's and the source's columns of an edge, in the order of the target's names."""
+    columns = sorted(edge.columns, key=lambda column: column.target.column)
+    return tuple(c.target for c in columns), tuple(c.sources[0] for c in columns)
 
 
 def _pairs(edge: KeyEdge) -> Iterable[Pair]:

@@ -48,11 +48,13 @@ class LocalSemiJoin:
     """Rows are reduced by those of another occurrence beside them, inside their owner.
 
     ``scan`` reads that occurrence with conditions and reductions of its own; no key of it leaves.
+    ``also`` are further columns, each with the one of the same row that it has to match.
     """
 
     column: str
     source: Origin
     scan: Scan
+    also: tuple[tuple[str, str], ...] = ()
     edges: tuple[UsedEdge, ...] = ()
     semi_joins: tuple[LocalSemiJoin, ...] = ()
 
@@ -95,17 +97,27 @@ def _edges_of(reduced: Step | LocalSemiJoin) -> Iterator[UsedEdge]:
         yield from _edges_of(semi_join)
 
 
-def bound_scan(reduced: Step | LocalSemiJoin, bind: Callable[[UsedEdge], KeyFilter | None]) -> Scan:
-    """Put the keys of each edge in their place; None: the edge is left out."""
-    filters = (bind(used) for used in reduced.edges)
+def bound_scan(
+    reduced: Step | LocalSemiJoin, bind: Callable[[UsedEdge], Iterable[KeyFilter]]
+) -> Scan:
+    """Put the keys of each edge in their place."""
     return replace(
         reduced.scan,
-        key_filters=tuple(each for each in filters if each is not None),
+        key_filters=tuple(bound for used in reduced.edges for bound in bind(used)),
         semi_joins=tuple(
-            SemiJoin(local.column, local.source.column, bound_scan(local, bind))
+            SemiJoin(local.column, local.source.column, bound_scan(local, bind), local.also)
             for local in reduced.semi_joins
         ),
     )
+
+
+def key_filter(columns: Sequence[UsedEdge], keys: Sequence[tuple[bytes, ...]]) -> KeyFilter:
+    """Put keys to the columns of one edge, which belong together."""
+    first, *others = (
+        KeyFilter(column.column, column.type, cells)
+        for column, cells in zip(columns, keys, strict=True)
+    )
+    return replace(first, also=tuple(others))
 
 
 @dataclass(frozen=True)
@@ -313,10 +325,12 @@ class _Planner:
         (source,) = local.edge.sources
         (holder,) = self.occurrences[source.occurrence].table.holders
         sent, _ = self.conditions[source.occurrence][holder.owner]
+        pairs = [(column.target.column, column.sources[0].column) for column in local.edge.columns]
         return LocalSemiJoin(
             column=local.edge.target.column,
             source=source,
-            scan=Scan(holder.table, (holder.table.column(source.column),), sent),
+            also=tuple(pairs[1:]),
+            scan=Scan(holder.table, tuple(holder.table.column(name) for _, name in pairs), sent),
             edges=self._used(local.edges, holder),
             semi_joins=tuple(self._semi_join(each) for each in local.local),
         )
@@ -398,7 +412,12 @@ _Conditions = tuple[tuple[Predicate, ...], tuple[str, ...]]
 
 
 def _distinct(edges: Iterable[UsedEdge]) -> tuple[UsedEdge, ...]:
-    return tuple({(edge.sources, edge.stage, edge.column): edge for edge in edges}.values())
+    return tuple(
+        {
+            (edge.stage, *((each.sources, each.column) for each in edge.columns)): edge
+            for edge in edges
+        }.values()
+    )
 
 
 def subquery_columns(statement: FederatedStatement) -> planreading.SubqueryColumns:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import re
-import struct
 from collections import Counter
 from collections.abc import (
     AsyncIterator,
@@ -17,6 +17,7 @@ from collections.abc import (
     Callable,
     Coroutine,
     Iterable,
+    Iterator,
     Mapping,
     Sequence,
 )
@@ -28,7 +29,6 @@ import psycopg.errors
 from oar_adapters.interface import (
     Adapter,
     Batch,
-    Cell,
     KeyFilter,
     OwnerError,
     OwnerErrorKind,
@@ -53,9 +53,10 @@ from oar_proxy.errors import (
     QueryCanceled,
 )
 from oar_proxy.gate import Gate
+from oar_proxy.keys import all_keys, distinct_keys, widened_keys
 from oar_proxy.ledger import SUCCESS, Ask, StepOutcome
 from oar_proxy.memory import Account
-from oar_proxy.plan import Plan, Step, bound_scan
+from oar_proxy.plan import Plan, Step, bound_scan, key_filter
 from oar_proxy.sqltree import most_rows
 
 if TYPE_CHECKING:
@@ -63,13 +64,6 @@ if TYPE_CHECKING:
 
 _DATA_EXCEPTION: Final = "22"
 """The class of SQLSTATEs that are about values."""
-
-_INTEGERS: Final = {
-    "smallint": struct.Struct("!h"),
-    "integer": struct.Struct("!i"),
-    "bigint": struct.Struct("!q"),
-}
-
 
 WHOLE: Final = 0
 """The number of a whole statement's rows, where occurrences count from 1."""
@@ -307,7 +301,7 @@ class _Runner:
         wave: list[gates.Step] = []
         for step, query, edges, _ in bound:
             rendered = self.adapters[step.owner].render(query)
-            carried = tuple(edge for edge in edges if edge is not None)
+            carried = tuple(itertools.chain.from_iterable(edges))
             wave.append(gates.Step(step.owner, query, rendered, carried))
         for gated in wave:
             if not _pointless(gated):
@@ -316,7 +310,7 @@ class _Runner:
         started: dict[asyncio.Task[None], Step] = {}
         skipped: list[Step] = []
         for (step, _, edges, notes), gated, permit in zip(bound, wave, authorized, strict=True):
-            keys = tuple(None if edge is None else edge.keys for edge in edges)
+            keys = tuple(sum(each.keys for each in edge) if edge else None for edge in edges)
             if _pointless(gated):
                 # R32: no key can match, so no row can matter; the step is on the ledger.
                 self.finished.append(StepOutcome(permit.ledger_entry, SUCCESS, 0))
@@ -334,51 +328,71 @@ class _Runner:
             started[group.create_task(sending)] = step
         return started, skipped
 
-    def _bind(self, step: Step) -> tuple[Scan, tuple[gates.BoundEdge | None, ...], tuple[str, ...]]:
-        """Collect the keys of each edge. An edge with more keys than allowed is left out: None."""
-        edges: list[gates.BoundEdge | None] = []
+    def _bind(
+        self, step: Step
+    ) -> tuple[Scan, tuple[tuple[gates.BoundEdge, ...], ...], tuple[str, ...]]:
+        """Collect the keys of each edge, column by column.
+
+        An edge with more keys than allowed is left out. Of a composite one each column is tried by
+        itself first: it may have fewer different values.
+        """
+        edges: list[tuple[gates.BoundEdge, ...]] = []
         notes: list[str] = []
         budget = self.gate.keys_in(step.owner)
 
-        def bind(used: UsedEdge) -> KeyFilter | None:
+        def bound(used: UsedEdge) -> Iterator[tuple[KeyFilter, tuple[gates.BoundEdge, ...]]]:
             nonlocal budget
-            keys, from_each = self._keys(used)
-            most = min(used.verdict.max_keys, budget)
-            if len(keys) > most:
+            columns, limit = used.columns, used.limit
+            keys, from_each = self._keys(columns)
+            count = len(keys[0])
+            most = min(limit.max_keys, budget // len(columns))
+            if count > most:
+                instead = "each column by itself" if used.also else "asked without them"
                 notes.append(
-                    f"{_spell(used)} carries {len(keys)} keys, at most {most} by "
-                    f"{used.verdict.limit_rule}: asked without them"
+                    f"{_spell(used)} carries {count} keys, at most {most} by "
+                    f"{limit.limit_rule}: {instead}"
                 )
-                edges.append(None)
-                return None
-            budget -= len(keys)
-            edges.append(gates.BoundEdge(used.edge, len(keys), from_each))
-            return KeyFilter(used.column, used.type, keys)
+                for column in columns if used.also else ():
+                    yield from bound(column)
+                return
+            budget -= count * len(columns)
+            yield (
+                key_filter(columns, keys),
+                tuple(gates.BoundEdge(column.edge, count, from_each) for column in columns),
+            )
+
+        def bind(used: UsedEdge) -> list[KeyFilter]:
+            found = list(bound(used))
+            edges.append(tuple(edge for _, carried in found for edge in carried))
+            return [filter_ for filter_, _ in found]
 
         return bound_scan(step, bind), tuple(edges), tuple(notes)
 
-    def _keys(self, used: UsedEdge) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
-        """The distinct keys that are not NULL (R1, R36), and how many each origin holds of them.
+    def _keys(
+        self, columns: Sequence[UsedEdge]
+    ) -> tuple[Sequence[tuple[bytes, ...]], tuple[int, ...]]:
+        """The distinct keys without NULL (R1, R36), and how many each origin holds of them.
 
-        They are in the type they are compared in (R41).
+        A tuple for each column, in the type it is compared in (R41); those at one place are of one
+        row.
         """
-        keys: dict[bytes, None] = {}
-        counts: list[int] = []
-        for source in used.sources:
+        stage = columns[0].stage
+        found: list[Sequence[tuple[bytes, ...]]] = []
+        for sources in zip(*(column.sources for column in columns), strict=True):
             for step in self.plan.steps:
-                if (step.occurrence, step.stage) != (source.occurrence, used.stage):
+                if (step.occurrence, step.stage) != (sources[0].occurrence, stage):
                     continue
                 rows = self.rows[step.number]
-                index = rows.names.index(source.column)
-                source_type = base_type(step.scan.columns[index].type)
-                cells: dict[Cell, None] = {}
-                for chunk in rows.columns[index]:
-                    cells.update(dict.fromkeys(chunk))
-                # NULL goes; an empty string is a key.
-                held = [cell for cell in cells if cell is not None]
-                counts.append(len(held))
-                keys.update(dict.fromkeys(_widen(held, source_type, used.type)))
-        return tuple(keys), tuple(counts)
+                indexes = [rows.names.index(source.column) for source in sources]
+                held = distinct_keys([rows.columns[index] for index in indexes])
+                types = (base_type(step.scan.columns[index].type) for index in indexes)
+                found.append(
+                    [
+                        widened_keys(cells, type_, column.type)
+                        for cells, type_, column in zip(held, types, columns, strict=True)
+                    ]
+                )
+        return all_keys(found), tuple(len(each[0]) for each in found)
 
     # --- one query ----------------------------------------------------------------------------
 
@@ -633,15 +647,9 @@ def _pointless(step: gates.Step) -> bool:
     return any(edge.keys == 0 for edge in step.edges)
 
 
-def _widen(cells: Iterable[bytes], source: str, target: str) -> list[bytes]:
-    if source == target or source not in _INTEGERS or target not in _INTEGERS:
-        return list(cells)
-    unpack, pack = _INTEGERS[source].unpack, _INTEGERS[target].pack
-    return [pack(*unpack(cell)) for cell in cells]
-
-
 def _spell(used: UsedEdge) -> str:
-    origins = ", ".join(f"{o.schema}.{o.table}.{o.column}" for o in used.edge.origins)
+    edges = (column.edge for column in used.columns)
+    origins = ", ".join(f"{o.schema}.{o.table}.{o.column}" for e in edges for o in e.origins)
     return f"edge {origins} to {used.edge.receiver}"
 
 

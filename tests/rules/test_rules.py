@@ -301,12 +301,15 @@ def edges(steps, *kinds):
     found = set()
     for step in steps:
         for edge in (edge for kind in kinds for edge in step.get(kind, ())):
-            sources = ", ".join(re.findall(r"shop\.(\w+\.\w+)", edge["From"]))
-            found.add(f"{sources} > {edge['To'].partition(': ')[2]}")
+            sources = re.findall(r"shop\.(\w+\.\w+)", edge["From"])
+            targets = re.findall(r"\w+\.\w+", edge["To"])
+            # What is compared at once is an edge for each column.
+            for place, target in enumerate(targets):
+                found.add(f"{', '.join(sources[place :: len(targets)])} > {target}")
     return found
 
 
-_KEYS = re.compile(r"ANY \(\$|IN \(\?\)")
+_KEYS = re.compile(r"ANY \(\$|IN \(\?\)|unnest\(\$")
 
 
 def conditions(steps):

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oar_proxy import sqltree
@@ -73,10 +73,20 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class KeyEdge:
-    """``target`` may be reduced to the values the ``sources`` together hold."""
+    """``target`` may be reduced to the values the ``sources`` together hold.
+
+    ``also`` are edges between the same two occurrences that hold for the same two rows: a row of
+    the target's has to match one row of the source's in all columns at once (R13).
+    """
 
     sources: tuple[Origin, ...]
     target: Origin
+    also: tuple[KeyEdge, ...] = ()
+
+    @property
+    def columns(self) -> tuple[KeyEdge, ...]:
+        """The edge of each column."""
+        return (replace(self, also=()), *self.also) if self.also else (self,)
 
     def __str__(self) -> str:
         held = ", ".join(f"{source.occurrence}.{source.column}" for source in self.sources)
@@ -97,6 +107,9 @@ class Reading:
 
     scans: Mapping[int, tuple[str, ...]]
     edges: tuple[KeyEdge, ...]
+    """Each of a single column."""
+    together: tuple[tuple[KeyEdge, ...], ...] = ()
+    """Those of the edges that hold for the same two rows."""
     unreduced: tuple[Unreduced, ...] = ()
     complete: bool = True
     """Whether all conditions are there."""
@@ -108,7 +121,9 @@ class Reading:
             for number, texts in self.scans.items()
         }
         edges = tuple(edge for edge in self.edges if permitted(str(edge)))
-        return Reading(scans, edges, self.unreduced, complete=scans == dict(self.scans))
+        together = tuple(tuple(e for e in group if e in edges) for group in self.together)
+        complete = scans == dict(self.scans)
+        return Reading(scans, edges, together, self.unreduced, complete)
 
 
 _KEEPS = {
@@ -153,7 +168,8 @@ def read(explained: Sequence[Mapping[str, Any]], subquery_columns: SubqueryColum
     edges = tuple(edge for edge in found if edge.target.occurrence not in twice)
     reduced = {edge.target for edge in edges}
     unreduced = dict.fromkeys(u for u in reader.unreduced if u.target not in reduced)
-    return Reading(scans, edges, tuple(unreduced))
+    together = tuple(group for group in reader.together if set(group) <= set(edges))
+    return Reading(scans, edges, together, tuple(unreduced))
 
 
 def outputs(
@@ -175,6 +191,7 @@ class _PlanReader:
         self.conditions: dict[int, list[str]] = {}
         self.mixed: set[int] = set()
         self.repeated: set[int] = set()
+        self.together: dict[tuple[KeyEdge, ...], None] = {}
         self.unreduced: list[Unreduced] = []
 
     def collect(self, node: Node, *, mixed: bool) -> None:
@@ -194,7 +211,9 @@ class _PlanReader:
 
     def join_edges(self, node: Node) -> Iterator[KeyEdge]:
         if node["Node Type"] in _JOINS:
-            yield from self._edges_of(node)
+            edges = list(self._edges_of(node))
+            self._note_rows(edges)
+            yield from edges
         for child in node.get("Plans", ()):
             yield from self.join_edges(child)
 
@@ -215,6 +234,21 @@ class _PlanReader:
                     for target in self.reach(inputs[side], near):
                         yield KeyEdge(sources, target)
 
+    def _note_rows(self, edges: Iterable[KeyEdge]) -> None:
+        """Note which edges of one join, or of one scan's conditions, hold for the same two rows.
+
+        Every input of a join, and what a subquery is evaluated for, has one row of each occurrence
+        in it (or of NULLs, which match nothing), unless that is scanned twice. What :meth:`origins`
+        and :meth:`reach` pass on the way neither takes a row apart nor puts one together, and
+        passes a condition on two columns wherever it passes one on each.
+        """
+        found: dict[tuple[int, int], list[KeyEdge]] = {}
+        for edge in dict.fromkeys(edges):
+            source = edge.sources[0].occurrence
+            if len(edge.sources) == 1 and source not in self.repeated:
+                found.setdefault((source, edge.target.occurrence), []).append(edge)
+        self.together.update((tuple(group), None) for group in found.values() if len(group) > 1)
+
     def correlation_edges(self) -> Iterator[KeyEdge]:
         """A scan whose own condition equates a column with one of an outer query (R14, R17, R20).
 
@@ -222,16 +256,21 @@ class _PlanReader:
         stands above the scan.
         """
         for occurrence, texts in self.conditions.items():
-            for text in texts:
-                pair = _equality(sqltree.parse_expression(text))
-                if pair is None:
-                    continue
-                for near, far in (pair, pair[::-1]):
-                    source = _marked(far)
-                    if _marked(near) == occurrence and source not in (None, occurrence):
-                        assert source is not None
-                        if source not in self.mixed:
-                            yield KeyEdge((Origin(source, far[1]),), Origin(occurrence, near[1]))
+            edges = list(self._correlations(occurrence, texts))
+            self._note_rows(edges)
+            yield from edges
+
+    def _correlations(self, occurrence: int, texts: Sequence[str]) -> Iterator[KeyEdge]:
+        for text in texts:
+            pair = _equality(sqltree.parse_expression(text))
+            if pair is None:
+                continue
+            for near, far in (pair, pair[::-1]):
+                source = _marked(far)
+                if _marked(near) == occurrence and source not in (None, occurrence):
+                    assert source is not None
+                    if source not in self.mixed:
+                        yield KeyEdge((Origin(source, far[1]),), Origin(occurrence, near[1]))
 
     # --- where a column comes from ----------------------------------------------------------
 
