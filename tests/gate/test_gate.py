@@ -122,6 +122,12 @@ def beside(source: Scan | SemiJoin) -> SemiJoin:
     return SemiJoin("order_id", "order_id", inner)
 
 
+def pairs(count: int, other: str = "city") -> KeyFilter:
+    """Keys of two columns, the second one of which has a single value."""
+    also = KeyFilter(other, "text", (b"one",) * count)
+    return KeyFilter("order_id", "text", tuple(b"%d" % n for n in range(count)), (also,))
+
+
 def keyed(count: int, *edges: KeyEdge, owner: str = "logistics") -> Step:
     edges = edges or (PROMO_EDGE,)
     return Step(owner, scan(keys=count), "SELECT …", tuple(bound(e, count) for e in edges))
@@ -421,9 +427,12 @@ def test_the_change_a_refusal_proposes_is_enough():
         scan(predicates=(PatternMatch("phone", "1%", False),)),
         scan(predicates=(And((predicate("city"), Or((Not(predicate("phone")),)))),)),
         scan(key_filters=(KeyFilter("phone", "text", ()),)),
+        scan(key_filters=(pairs(0, "phone"),)),
         scan(table=SALARIES, columns=()),
         scan(semi_joins=(SemiJoin("phone", "order_id", scan()),)),
         scan(semi_joins=(SemiJoin("order_id", "phone", scan()),)),
+        scan(semi_joins=(SemiJoin("order_id", "order_id", scan(), (("phone", "city"),)),)),
+        scan(semi_joins=(SemiJoin("order_id", "order_id", scan(), (("city", "phone"),)),)),
         scan(semi_joins=(SemiJoin("order_id", "id", scan(table=SALARIES, columns=())),)),
         scan(semi_joins=(beside(beside(scan(predicates=(predicate("phone"),)))),)),
         scan(semi_joins=(beside(scan(key_filters=(KeyFilter("phone", "text", ()),))),)),
@@ -463,6 +472,19 @@ def test_conditions_may_nest_deeper_than_python_recurses():
         (Step("logistics", scan(keys=3), "…"), "carries keys no edge declares"),
         (Step("logistics", scan(keys=3), "…", (bound(PROMO_EDGE, 2),)), "carries keys no edge"),
         (Step("logistics", scan(semi_joins=(beside(scan(keys=3)),)), "…"), "carries keys no edge"),
+        (
+            Step("logistics", scan(key_filters=(pairs(3),)), "…", (bound(PROMO_EDGE, 3),)),
+            "carries keys no edge declares",
+        ),
+        (
+            Step(
+                "logistics",
+                scan(key_filters=(pairs(3),)),
+                "…",
+                (bound(PROMO_EDGE, 3), bound(edge(origin("marketing"), name="city"), 2)),
+            ),
+            "carries keys no edge declares",
+        ),
         (
             Step(
                 "logistics",

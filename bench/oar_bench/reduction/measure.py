@@ -332,7 +332,5 @@ def _excess(asked: _Asked, plan: Mapping[str, Any], sent: int, taking_part: int)
         said += step.get("Notes", ())
         said += (f"kept for the hub: {text}" for text in step.get("Kept For The Hub", ()))
         said += (f"not reduced on {text}" for text in step.get("Not Reduced", ()))
-    if asked.join.composite:
-        said.append("the columns of a key travel as lists of their own")
     why = "; ".join(dict.fromkeys(said)) or "no reason given"
     return Excess(asked.line, asked.question, sent, taking_part, why)
