@@ -97,8 +97,8 @@ class DirectedWriter(QueryWriter):
         extreme = "bool_or" if family == "bool" else self.random.choice(("min", "max"))
         every = ", ".join(c.ref for c in table.columns)
         form = form or self.pick(
-            {"group": 10, "global group": 10, "rollup": 8, "window": 12, "limit": 10,
-             "distinct on": 10, "set": 16, "distinct": 4, "having": 4, "join": 12}
+            {"group": 10, "global group": 12, "rollup": 8, "window": 22, "limit": 20,
+             "distinct on": 12, "set": 14, "distinct": 4, "having": 4, "join": 10}
         )  # fmt: skip
         one, two = self.alias("c"), self.alias("c")
         outputs = (Col(one, family, False, one), Col(two, "int", False, two))

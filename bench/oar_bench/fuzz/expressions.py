@@ -154,7 +154,9 @@ class ExpressionWriter(ABC):
         """A condition over one column and constants."""
         if not columns:
             return self.random.choice(("true", "1 = 1", "NULL::boolean", "false"))
-        column = self.random.choice(columns)
+        # Owners differ most in what they make of text.
+        texts = [column for column in columns if column.family == "text"]
+        column = self.random.choice(texts if texts and self.chance(0.3) else columns)
         ref, family = column.ref, column.family
         kind = self.pick(
             {"compare": 45, "null": 12, "in": 10, "between": 6, "coalesce": 5, "distinct": 4,
@@ -304,7 +306,7 @@ class ExpressionWriter(ABC):
         return None if self.chance(0.06) else self.random.choice(POOLS[family])
 
     def _comparator(self) -> str:
-        return self.random.choice(("=", "=", "=", "<", ">", "<=", ">=", "<>"))
+        return self.random.choice(("=", "=", "=", "<", ">", "<=", ">=", "<>", "<>"))
 
     # --- choosing columns -----------------------------------------------------------------------
 
