@@ -50,7 +50,7 @@ class DirectedWriter(QueryWriter):
         if far is None:
             return None
         query = self._everything(
-            f"{left.sql} {join} {right.sql} ON {key.ref} = {far.ref}",
+            f"{left.sql} {join} {right.sql} ON {self._equal(key, far, join)}",
             left.columns + right.columns,
             self._light_filter(left.columns + right.columns),
         )
@@ -74,6 +74,11 @@ class DirectedWriter(QueryWriter):
         on = self._simple_condition(others) if self.chance(0.7) else "true"
         how = self.random.choice(("JOIN", "LEFT JOIN"))
         return From(f"({source.sql} {how} {name} AS {second} ON {on})", columns + others)
+
+    def _equal(self, near: Col, far: Col, join: str) -> str:
+        """Equality, now and then one that NULLs have as well (R12); no FULL JOIN takes that."""
+        safe = join != "FULL JOIN" and self.chance(0.08)
+        return f"{near.ref} {'IS NOT DISTINCT FROM' if safe else '='} {far.ref}"
 
     def _everything(self, source: str, columns: Sequence[Col], where: str) -> Query:
         most = list(columns)[:8]
@@ -191,7 +196,7 @@ class DirectedWriter(QueryWriter):
             join = self.pick({"JOIN": 40, "LEFT JOIN": 30, "RIGHT JOIN": 18, "FULL JOIN": 12})
             if pair is None:
                 return None
-            on = f"{pair[0].ref} = {pair[1].ref}"
+            on = self._equal(*pair, join)
             if self.chance(0.2):
                 side = self.random.choice((one, two)).columns
                 on += f" AND {self._simple_condition(side)}"

@@ -246,7 +246,7 @@ def _random_column(random: Random, family: str, type_: str) -> Column:
         not_null=random.random() < 0.25,
         tame=random.random() < 0.75 or type_ not in WILD,
         # Pattern matching and char(n) have no collation without case.
-        folds=type_ in ("text", "character varying") and random.random() < 0.4,
+        folds=type_ in ("text", "character varying") and random.random() < 0.6,
     )
 
 
