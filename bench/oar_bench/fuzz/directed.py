@@ -103,7 +103,7 @@ class DirectedWriter(QueryWriter):
         every = ", ".join(c.ref for c in table.columns)
         form = form or self.pick(
             {"group": 10, "global group": 12, "rollup": 8, "window": 22, "limit": 20,
-             "distinct on": 12, "set": 14, "distinct": 4, "having": 4, "join": 10}
+             "distinct on": 16, "set": 14, "distinct": 4, "having": 4, "join": 10}
         )  # fmt: skip
         one, two = self.alias("c"), self.alias("c")
         outputs = (Col(one, family, False, one), Col(two, "int", False, two))

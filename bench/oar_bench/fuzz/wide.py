@@ -21,13 +21,17 @@ class WideWriter(DirectedWriter):
 
     def wide(self) -> Query | None:
         """Write one; None where nothing fits."""
-        kind = self.pick({"counted": 36, "unit": 28, "local": 14, "twice": 12, "first": 10})
+        kind = self.pick(
+            {"counted": 34, "unit": 26, "local": 14, "twice": 18, "first": 8, "text": 8}
+        )
         if kind == "counted":
             return self._counted_within()
         if kind == "unit":
             return self._unit()
         if kind == "local":
             return self._local()
+        if kind == "text":
+            return self._by_text()
         return self._twice() if kind == "twice" else self._first_rows()
 
     # --- choosing tables --------------------------------------------------------------------------
@@ -315,3 +319,43 @@ class WideWriter(DirectedWriter):
         columns = shown if self.chance(0.6) else source.columns
         query = self._everything(source.sql, columns, self._light_filter(source.columns))
         return Query(f"{query.sql}{self._order(query, 0.9)}", query.columns, ordered=True)
+
+    # --- order and equality of text ---------------------------------------------------------------
+
+    def _by_text(self) -> Query | None:
+        """A query of one owner in which it matters how text is ordered, and what is equal."""
+        owners = [tables for tables in self._of_one_owner().values() if _has_text(tables)]
+        if not owners:
+            return None
+        tables = self.random.choice(owners)
+        source = self._base([table for table in tables if _has_text([table])])
+        if self.chance(0.3):
+            source = self._tree([source, self._base(tables)]) or source
+        text = self._of(source.columns, ("text",))
+        if text is None:
+            return None
+        other = self.random.choice(source.columns)
+        number, kept = self.alias("c"), self.alias("c")
+        outputs = (Col(kept, "text", False, kept), Col(number, "int", True, number))
+        where = f" WHERE {self._simple_condition([text])}" if self.chance(0.5) else ""
+        least = self.random.choice(("min", "max"))
+        forms = (
+            f"SELECT {least}({text.ref}) AS {kept}, count(*) AS {number} FROM {source.sql}{where}"
+            + self.random.choice(("", f" GROUP BY {other.ref}")),
+            f"SELECT {text.ref} AS {kept}, count(*) AS {number} FROM {source.sql}{where}"
+            f" GROUP BY {text.ref}",
+            f"SELECT {text.ref} AS {kept}, rank() OVER (ORDER BY {text.ref}) AS {number}"
+            f" FROM {source.sql}{where}",
+            f"SELECT DISTINCT {text.ref} AS {kept}, length({text.ref}) AS {number}"
+            f" FROM {source.sql}{where}",
+        )
+        query = Query(self.random.choice(forms), outputs)
+        if self.chance(0.5):
+            ending = self.random.choice(("", " DESC", " NULLS FIRST"))
+            limit = self.random.choice(("", " LIMIT 1", " LIMIT 3", " OFFSET 2"))
+            return Query(f"{query.sql} ORDER BY 1{ending}, 2{limit}", outputs, ordered=True)
+        return query
+
+
+def _has_text(tables: Sequence[Table]) -> bool:
+    return any(column.family == "text" for table in tables for column in table.columns)

@@ -195,7 +195,7 @@ def random_world(random: Random, name: str, kinds: Collection[str] = KINDS) -> W
 
     One owner is a PostgreSQL database, one is of another technology.
     """
-    postgres = [kind for kind in ("postgres", "postgres", "icu") if kind in kinds]
+    postgres = [kind for kind in ("postgres", "icu") if kind in kinds]
     others = [kind for kind in ("sqlite", "sqlite", "mariadb") if kind in kinds]
     drawn = [random.choice(postgres), random.choice(others)]
     drawn += random.sample(postgres + others, random.choice((0, 1, 1)))
