@@ -173,7 +173,7 @@ def make_plan(
 
     ``full``: where the joins form a tree, no owner sends a row that joins with nothing; that
     costs round trips and keys, which travel both ways. ``permit`` is asked by name before rows are
-    counted at their owner.
+    counted at their owner, or only the first of them are asked for.
     """
     covered = cover_of(statement)
     planner = _Planner(statement, reading, adapters, gate, max_keys=max_keys, permit=permit)
@@ -378,7 +378,8 @@ class _Planner:
             if occurrence.relation.start <= found.position < occurrence.relation.end:
                 number = occurrence.number
                 enough = number in self.conditions and self._tells_first(number, found)
-                return (number, found) if enough else None
+                permitted = self.permit is None or self.permit(f"first rows {number}")
+                return (number, found) if enough and permitted else None
         return None
 
     def _tells_first(self, number: int, first: FirstRows) -> bool:

@@ -177,8 +177,11 @@ async def _try(pair: Pair, world: World, case: Case, tally: Tally, *, shrink_che
     got = await pair.ask(case, None)
     why = difference(case, got, want)
     _count(tally, world, case, got, want)
-    if not isinstance(got[0], Failure) and await _reduced(pair.proxy, case):
-        tally.add("reduced", of=drawn)
+    if not isinstance(got[0], Failure):
+        made = await _reduced(pair.proxy, case)
+        tally.add("reduced", bool(made), of=drawn)
+        for way in made:
+            tally.shapes.setdefault(way, Counter()).update(("statements", "reduced"))
     if why is None:
         tally.add("equal")
         if shrink_check:
@@ -233,16 +236,25 @@ async def determined(reference: Connection, case: Case, want: Sequence[Answer]) 
     return True
 
 
-async def _reduced(proxy: Connection, case: Case) -> bool:
-    """Tell whether the plan asks an owner for less than whole tables."""
+async def _reduced(proxy: Connection, case: Case) -> set[str]:
+    """Return how the plan asks an owner for less than whole tables."""
     plan = await explained(proxy, case)
-    return any(
-        step.get("Keys")
-        or step["Reads"] == "the whole statement"
-        or "a subquery of " in step["Reads"]
-        or " WHERE " in step["SQL"]
-        for step in plan.get("Steps", ())
-    )
+    made: set[str] = set()
+    for step in plan.get("Steps", ()):
+        reads, text = step["Reads"], step["SQL"]
+        whole = reads == "the whole statement"
+        subquery = "a subquery of " in reads
+        ways = {
+            "whole statement": whole,
+            "subquery": subquery,
+            "counted rows": reads.startswith(("counts of ", "partial aggregates of ")),
+            "keys": "Keys" in step,
+            "semi-join": "Semi-Joins" in step,
+            "condition": " WHERE " in text and not whole,
+            "first rows": " ORDER BY " in text and not (whole or subquery),
+        }
+        made |= {f"made: {name}" for name, there in ways.items() if there}
+    return made
 
 
 async def explained(proxy: Connection, case: Case) -> dict[str, Any]:
