@@ -22,7 +22,7 @@ class WideWriter(DirectedWriter):
     def wide(self) -> Query | None:
         """Write one; None where nothing fits."""
         kind = self.pick(
-            {"counted": 34, "unit": 26, "local": 14, "twice": 18, "first": 8, "text": 8}
+            {"counted": 34, "unit": 26, "local": 14, "twice": 18, "first": 12, "text": 8}
         )
         if kind == "counted":
             return self._counted_within()
@@ -312,6 +312,8 @@ class WideWriter(DirectedWriter):
     def _first_rows(self) -> Query | None:
         """The first rows of a join, of all its columns or of one table's."""
         items = [self._base([table]) for table in self._several(self.random.choice((2, 2, 3)))]
+        if self.chance(0.65):
+            return self._first_kept(items[0], items[1:])
         shown = self.random.choice(items).columns
         source = self._tree(list(items))
         if source is None:
@@ -319,6 +321,21 @@ class WideWriter(DirectedWriter):
         columns = shown if self.chance(0.6) else source.columns
         query = self._everything(source.sql, columns, self._light_filter(source.columns))
         return Query(f"{query.sql}{self._order(query, 0.9)}", query.columns, ordered=True)
+
+    def _first_kept(self, first: From, others: Sequence[From]) -> Query | None:
+        """The first rows of a table whose rows joins keep; mostly they keep each."""
+        source = first.sql
+        for other in others if self.chance(0.8) else ():
+            pair = self._pair(first.columns, other.columns)
+            if pair is None:
+                return None
+            join = "LEFT JOIN" if self.chance(0.93) else "JOIN"
+            source += f" {join} {other.sql} ON {self._equal(*pair, join)}"
+            if self.chance(0.2):
+                source += f" AND {self._simple_condition(other.columns)}"
+        where = self._light_filter(first.columns) if self.chance(0.4) else ""
+        query = self._everything(source, first.columns, where)
+        return Query(f"{query.sql}{self._order(query, 1.0)}", query.columns, ordered=True)
 
     # --- order and equality of text ---------------------------------------------------------------
 
