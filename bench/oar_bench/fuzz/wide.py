@@ -22,7 +22,7 @@ class WideWriter(DirectedWriter):
     def wide(self) -> Query | None:
         """Write one; None where nothing fits."""
         kind = self.pick(
-            {"counted": 34, "unit": 26, "local": 14, "twice": 18, "first": 12, "text": 8}
+            {"counted": 34, "unit": 26, "local": 14, "twice": 18, "first": 16, "text": 8}
         )
         if kind == "counted":
             return self._counted_within()
