@@ -323,13 +323,13 @@ class WideWriter(DirectedWriter):
         return Query(f"{query.sql}{self._order(query, 0.9)}", query.columns, ordered=True)
 
     def _first_kept(self, first: From, others: Sequence[From]) -> Query | None:
-        """The first rows of a table whose rows joins keep; mostly they keep each."""
+        """The first rows of a table whose rows joins keep, most of the time."""
         source = first.sql
         for other in others if self.chance(0.8) else ():
             pair = self._pair(first.columns, other.columns)
             if pair is None:
                 return None
-            join = "LEFT JOIN" if self.chance(0.93) else "JOIN"
+            join = "LEFT JOIN" if self.chance(0.75) else "JOIN"
             source += f" {join} {other.sql} ON {self._equal(*pair, join)}"
             if self.chance(0.2):
                 source += f" AND {self._simple_condition(other.columns)}"
