@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -55,6 +55,18 @@ class Asked:
     statement: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A question, what the proxy answered, and what its draft gives on the merged tables.
+
+    ``merged`` is None where there was nothing to run there.
+    """
+
+    asked: Asked
+    answer: Answer
+    merged: Answer | None
+
+
 @dataclass(slots=True)
 class Scores:
     """What became of the questions.
@@ -73,6 +85,7 @@ class Scores:
     rows_held: int = 0
     keys_moved: int = 0
     faults: list[Fault] = field(default_factory=list)
+    answered: list[Answered] = field(default_factory=list)
 
     def count(self, outcome: Outcome) -> int:
         """Count the questions of all strata with one outcome."""
@@ -155,8 +168,10 @@ async def _ask_all(
             stratum = one.question.stratum or "all"
             outcome = score(one.question, answer)
             scores.by_stratum.setdefault(stratum, Counter())[outcome] += 1
-            if reference is not None and one.draft is not None and one.statement is not None:
-                await _compare_with_merged(one, answer, reference, scores)
+            merged = None
+            if reference is not None:
+                merged = await _compare_with_merged(one, answer, reference, scores)
+            scores.answered.append(Answered(one, answer, merged))
     await _add_movement(served, before, scores)
 
 
@@ -170,19 +185,22 @@ async def _answer(client: Client, asked: Asked) -> Answer:
 
 async def _compare_with_merged(
     asked: Asked, answer: Answer, reference: Reference, scores: Scores
-) -> None:
-    """Count a draft that runs on the merged tables, and what the proxy made of it."""
+) -> Answer | None:
+    """Count a draft that runs on the merged tables, and what the proxy made of it.
+
+    Returns what the draft gives there; None without a statement.
+    """
     draft, statement, org = asked.draft, asked.statement, asked.question.org
     if draft is None or statement is None:
-        return
+        return None
     try:
         want = await reference.run(org, statement)
-    except psycopg.Error:
-        return
+    except psycopg.Error as error:
+        return error
     scores.compared += 1
     if isinstance(answer, psycopg.Error):
         scores.faults.append(Fault(org, asked.question.id, describe(answer)))
-        return
+        return want
     tables = base_tables(draft.sql, draft.dialect) or frozenset()
     scores.rows_held += await reference.count_rows(org, tables)
     comparison = await judge(reference, org, statement, answer, want)
@@ -190,27 +208,38 @@ async def _compare_with_merged(
         scores.faults.append(Fault(org, asked.question.id, comparison.why))
     else:
         scores.equal_to_merged += 1
+    return want
 
 
 def score(question: Question, answer: Answer) -> Outcome:
     """Tell whether an answer is the reference answer, as multisets of normalised rows."""
-    abstained = isinstance(answer, psycopg.Error) and answer.sqlstate == Unanswerable.sqlstate
+    abstained = is_abstention(answer)
     if question.unanswerable:
         return "correct" if abstained else "wrong"
     if question.rows is None:
         return "unscored"
     if isinstance(answer, psycopg.Error):
         return "abstained" if abstained else "wrong"
-    want = Counter(tuple(_normal(value) for value in row) for row in question.rows)
-    return "correct" if Counter(_normal_rows(answer)) == want else "wrong"
+    return "correct" if normal_rows(result_rows(answer)) == normal_rows(question.rows) else "wrong"
 
 
-def _normal_rows(result: Result) -> Iterable[tuple[Any, ...]]:
+def is_abstention(answer: Answer) -> bool:
+    """Tell whether the drafter found no safe answer, as against a failure."""
+    return isinstance(answer, psycopg.Error) and answer.sqlstate == Unanswerable.sqlstate
+
+
+def result_rows(result: Result) -> Iterator[tuple[Any, ...]]:
+    """Return a result's rows as values that :func:`normal_rows` takes."""
     for row in result.rows:
         yield tuple(
-            None if cell is None else _normal(_value(cell.decode(), oid))
+            None if cell is None else _value(cell.decode(), oid)
             for cell, oid in zip(row, result.oids, strict=True)
         )
+
+
+def normal_rows(rows: Iterable[Iterable[Any]]) -> Counter[tuple[Any, ...]]:
+    """Return rows as a multiset in which equal numbers are equal whatever their type."""
+    return Counter(tuple(_normal(value) for value in row) for row in rows)
 
 
 def _value(text: str, oid: int) -> Any:
