@@ -35,7 +35,14 @@ CsvOption = Annotated[
     Path | None, typer.Option("--csv", help="Write the figures to this file too, as CSV.")
 ]
 RUNS_HELP: Final = "A file of saved runs."
-STRATA: Final = ("single-owner", "row-split", "two-owner", "three-or-more", "unanswerable")
+STRATA: Final = {
+    "all": "accuracy",
+    "single-owner": "one owner",
+    "row-split": "row-split",
+    "two-owner": "two",
+    "three-or-more": "three +",
+    "unanswerable": "unanswerable",
+}
 
 SHARES: Final = ("accuracy", "f1", "abstained", "failed")
 
@@ -141,6 +148,7 @@ def runs_command(
         write_csv(csv_file, [row for name, one in found.items() for row in _run_rows(name, one)])
     for name, one in found.items():
         CONSOLE.print(_accuracy_table(name, one))
+        CONSOLE.print(_cost_table(name, one))
         CONSOLE.print(_contrast_table(name, one))
     finish(_key_table(found), {"models": {name: _run_json(one) for name, one in found.items()}})
 
@@ -174,21 +182,23 @@ def _setting(
 
 
 def _accuracy_table(name: str, setting: _Setting) -> Table:
-    table = Table(
-        *("", "questions", "accuracy", "F1", "abstained", *STRATA, "calls", "tokens", "s"),
-        title=f"{name}: accuracy in %, by reference cover; costs a question",
-    )
+    table = Table("", "questions", *STRATA.values(), title=f"{name}: by reference cover, in %")
     for way, scored in setting.scored.items():
         groups = comparison.by_stratum(scored, setting.questions)
-        count, mean = groups["all"]
-        strata = (groups.get(stratum) for stratum in STRATA)
-        table.add_row(
-            way,
-            str(count),
-            *(f"{100 * part:.1f}" for part in (mean.accuracy, mean.f1, mean.abstained)),
-            *("-" if group is None else f"{100 * group[1].accuracy:.1f}" for group in strata),
-            *(f"{cost:.1f}" for cost in (mean.calls, mean.tokens, mean.seconds)),
-        )
+        found = (groups.get(stratum) for stratum in STRATA)
+        cells = ("-" if group is None else f"{100 * group[1].accuracy:.1f}" for group in found)
+        table.add_row(way, str(len(scored)), *cells)
+    return table
+
+
+def _cost_table(name: str, setting: _Setting) -> Table:
+    table = Table("", "F1 %", "abstained %", "stopped %", "calls", "tokens", "seconds")
+    table.title = f"{name}: costs of one question"
+    for way, scored in setting.scored.items():
+        mean = comparison.by_stratum(scored, setting.questions)["all"][1]
+        shares = (100 * share for share in (mean.f1, mean.abstained, mean.failed))
+        costs = (mean.calls, mean.tokens, mean.seconds)
+        table.add_row(way, *(f"{figure:.1f}" for figure in (*shares, *costs)))
     return table
 
 
