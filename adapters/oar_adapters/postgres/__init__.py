@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -478,7 +479,8 @@ class PostgresSnapshot:
         """
         text = sql.packed_scan(asked)
         starts = iter(range(0, blocks, BLOCKS_A_BATCH))
-        running: dict[asyncio.Task[asyncpg.Record], Connection] = {}
+        # In the order of the blocks: who selects without an order is used to the table's.
+        reading: deque[tuple[asyncio.Task[asyncpg.Record], Connection]] = deque()
 
         def read(connection: Connection) -> None:
             start = next(starts, None)
@@ -486,22 +488,21 @@ class PostgresSnapshot:
                 end = start + BLOCKS_A_BATCH
                 extent = sql.block(start), sql.block(end if end < blocks else sql.MAX_BLOCK)
                 task = asyncio.create_task(self._extent(connection, text, extent))
-                running[task] = connection
+                reading.append((task, connection))
                 self._ahead.add(task)
                 task.add_done_callback(self._has_read)
 
         received = 0
         for connection in await self._readers(blocks if exports else 0):
             read(connection)
-        while running:
-            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            rows = [(task.result(), running.pop(task)) for task in done]
-            for row, connection in rows:
-                read(connection)
-                count = int.from_bytes(row[0], "big")
-                if count:
-                    received += count
-                    yield Batch(tuple(map(Packed.of_array, row[1:])), count)
+        while reading:
+            task, connection = reading.popleft()
+            row = await task
+            read(connection)
+            count = int.from_bytes(row[0], "big")
+            if count:
+                received += count
+                yield Batch(tuple(map(Packed.of_array, row[1:])), count)
             if asked.limit is not None and received >= asked.limit:
                 return
 
