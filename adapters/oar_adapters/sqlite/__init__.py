@@ -36,7 +36,7 @@ from oar_adapters.interface import (
     Statement,
     Table,
 )
-from oar_adapters.sqlite import cells, sql, whole
+from oar_adapters.sqlite import cells, constants, sql, whole
 from oar_adapters.sqlite import schema as catalog
 
 OLDEST: Final = (3, 38)
@@ -59,7 +59,7 @@ LOCK_SECONDS: Final = 2.0
 """How long a statement waits for a writer that holds the whole file."""
 
 FUNCTIONS: Final = frozenset(
-    {"count", "date", "glob", "json_extract", "max", "min", "sum", "typeof", *sql.FUNCTIONS}
+    {"count", "date", "glob", "json_extract", "max", "min", "sum", "typeof", *constants.FUNCTIONS}
 )
 """The only SQLite functions that compile."""
 
@@ -381,7 +381,7 @@ class _Session:
         )
         self._connection = connection
         connection.execute("PRAGMA query_only = ON")
-        for name, function in sql.FUNCTIONS.items():
+        for name, function in constants.FUNCTIONS.items():
             connection.create_function(name, 1, function, deterministic=True)
         connection.set_progress_handler(self._is_over, STEPS)
         if not catalog_only:

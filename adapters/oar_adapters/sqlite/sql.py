@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Final
 
-from oar_adapters import cells as decode
 from oar_adapters.interface import (
     Agreement,
     And,
@@ -39,33 +37,23 @@ from oar_adapters.interface import (
 )
 from oar_adapters.predicates import (
     FLOATS,
-    INTEGERS,
-    NUMBERS,
-    TEXTS,
     Leaf,
     agreement,
-    decimal_constant,
-    double_constant,
     leaves,
     pattern_is_complete,
 )
-from oar_adapters.sqlite import cells
+from oar_adapters.sqlite.constants import INT64, Key, Operand, accepts_keys, conversion, operand
 from oar_adapters.sqlite.schema import quoted
-
-_Key = int | str
-"""A key as JSON holds it."""
 
 Settled = Collection[tuple[str, str]]
 """Columns (table and column, source names) that need no guard."""
 
 ALIAS: Final = "t"
-INT64: Final = range(-(2**63), 2**63)
 PATTERN_BYTES: Final = 50_000
 """SQLite's own limit on the length of a pattern."""
 PATTERN_STARS: Final = 8
 """Matching takes time to the power of the number of stars, and cannot be interrupted."""
 
-_CLOCK: Final = re.compile(r"\d{2}:\d{2}:\d{2}(\.\d{1,6})?", re.ASCII)
 _DIGITS: Final = {
     "date": "YYYY-MM-DD",
     "timestamp without time zone": "YYYY-MM-DD hh:mm:ss",
@@ -91,7 +79,7 @@ class Parameters:
         self.values.append(value)
         return "?"
 
-    def keys(self, values: Iterable[_Key | tuple[_Key, ...]]) -> str:
+    def keys(self, values: Iterable[Key | tuple[Key, ...]]) -> str:
         """Write a list of keys: one JSON array, however many there are (rule R34).
 
         Keys that belong together are an array inside.
@@ -99,19 +87,6 @@ class Parameters:
         if not self.shown:
             self.values.append(json.dumps(list(values), ensure_ascii=False))
         return "?"
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A constant as SQLite has to compare it, and how far that agrees.
-
-    ``as_double`` compares the column's value as a double, as PostgreSQL does with a double.
-    """
-
-    value: int | float | str | bytes
-    equality: Agreement = Agreement.EXACT
-    order: Agreement = Agreement.EXACT
-    as_double: bool = False
 
 
 def scan(query: Scan, settled: Settled, parameters: Parameters, source: str | None = None) -> str:
@@ -296,7 +271,7 @@ class Writer:
                 raise ValueError(f"keys of type {type_} are not compared with {column.type}")
             doubled = type_ in FLOATS and column.type != "double precision"
             names.append(_as_double(self._name(column)) if doubled else self._name(column))
-            convert, read = _conversion(column, type_)
+            convert, read = conversion(column, type_)
             reads.append(read)
             converted.append(map(convert, part.keys))
         if len(columns) == 1:
@@ -464,216 +439,3 @@ def glob(pattern: str) -> str | None:
     translated = "".join(parts)
     fits = len(translated.encode()) <= PATTERN_BYTES and stars <= PATTERN_STARS
     return translated if fits else None
-
-
-# --- constants and keys -----------------------------------------------------------------------
-
-
-def operand(column: Column, value: str, type_: str) -> Operand | None:
-    """Turn a constant in PostgreSQL's text format into what SQLite compares; None: it cannot be.
-
-    The comparison is the one PostgreSQL makes between the column's type and ``type_``.
-    """
-    plain = base_type(type_)
-    if "\0" in value:
-        return None
-    convert = _OPERANDS.get(column.type)
-    return None if convert is None else convert(value, plain)
-
-
-def _int64(number: Decimal) -> int | None:
-    """Return a number that is a 64-bit integer as one."""
-    if number.adjusted() > 18 or number != number.to_integral_value():
-        return None
-    whole = int(number)
-    return whole if whole in INT64 else None
-
-
-def _to_bigint(value: str, plain: str) -> Operand | None:
-    if plain == "double precision":
-        double = double_constant(value, plain)
-        return None if double is None else Operand(double, as_double=True)
-    number = decimal_constant(value)
-    if plain not in INTEGERS | {"numeric"} or number is None:
-        return None
-    whole = _int64(number)
-    if whole is not None:
-        return Operand(whole)
-    # Past 64 bits a stored integer would be compared with a rounded one.
-    return None if number == number.to_integral_value() else _shortest(number)
-
-
-def _to_numeric(value: str, plain: str) -> Operand | None:
-    if plain == "double precision":
-        return _to_bigint(value, plain)
-    number = decimal_constant(value)
-    if plain not in INTEGERS | {"numeric"} or number is None:
-        return None
-    whole = _int64(number)
-    return _shortest(number) if whole is None else Operand(whole)
-
-
-def _shortest(number: Decimal) -> Operand | None:
-    """Compare by the double nearest to a decimal.
-
-    A stored double is published as the shortest decimal that rounds to it. Where the constant is
-    itself such a decimal, order and equality of the doubles are those of the decimals, also
-    against stored integers; any other constant equals none of them.
-    """
-    double = float(number)
-    if double in (float("inf"), float("-inf")):
-        return None
-    if Decimal(repr(double)) == number:
-        return Operand(double)
-    return Operand(double, equality=Agreement.SUPERSET, order=Agreement.NONE)
-
-
-def _to_double(value: str, plain: str) -> Operand | None:
-    double = double_constant(value, plain)
-    return None if double is None else Operand(double)
-
-
-def _to_text(value: str, plain: str) -> Operand | None:
-    if plain not in TEXTS:
-        return None
-    # PostgreSQL turns a char(n) constant to text by dropping the padding (rule R44).
-    return Operand(value.rstrip(" ") if plain in ("character", "bpchar") else value)
-
-
-def _to_bytea(value: str, plain: str) -> Operand | None:
-    if plain != "bytea" or not re.fullmatch(r"\\x([0-9a-fA-F]{2})*", value):
-        return None
-    return Operand(bytes.fromhex(value[2:]))
-
-
-def _to_boolean(value: str, plain: str) -> Operand | None:
-    known = {"t": 1, "true": 1, "f": 0, "false": 0}
-    return Operand(known[value]) if plain == "boolean" and value in known else None
-
-
-def _to_date(value: str, plain: str) -> Operand | None:
-    usable = plain == "date" and cells.DATE.fullmatch(value) and value[:4] != "0000"
-    return Operand(value) if usable else None
-
-
-def _to_timestamp(value: str, plain: str) -> Operand | None:
-    if plain == "date" and _to_date(value, plain):
-        return Operand(f"{value} 00:00:00")
-    day, _, clock = value.partition(" ")
-    usable = (
-        plain == "timestamp without time zone" and _to_date(day, "date") and _CLOCK.fullmatch(clock)
-    )
-    return Operand(_trimmed(value)) if usable else None
-
-
-def _to_time(value: str, plain: str) -> Operand | None:
-    usable = plain == "time without time zone" and _CLOCK.fullmatch(value)
-    return Operand(_trimmed(value)) if usable else None
-
-
-def _trimmed(clock: str) -> str:
-    """Drop a fraction of zeros, so that the text compares with one that has no fraction."""
-    return clock.rstrip("0").rstrip(".") if "." in clock else clock
-
-
-_OPERANDS: Final[dict[str, Callable[[str, str], Operand | None]]] = {
-    "bigint": _to_bigint,
-    "numeric": _to_numeric,
-    "double precision": _to_double,
-    "text": _to_text,
-    "bytea": _to_bytea,
-    "boolean": _to_boolean,
-    "date": _to_date,
-    "timestamp without time zone": _to_timestamp,
-    "time without time zone": _to_time,
-}
-
-
-# JSON's reading of decimal digits is not always the nearest double, and it has no bytes: such keys
-# are strings there, which a function of ours reads inside SQLite, once a query.
-PLAIN: Final = "{}"
-DOUBLE: Final = "oar_double({})"
-NUMBER: Final = "oar_number({})"
-BLOB: Final = "oar_blob({})"
-
-
-def read_number(text: str) -> int | float:
-    """Read a key the way :func:`spell_number` wrote it."""
-    return float.fromhex(text) if "x" in text or "n" in text else int(text)
-
-
-def spell_number(number: float) -> str:
-    """Write an integer in decimal digits, a double in hexadecimal ones: both exactly."""
-    return str(number) if isinstance(number, int) else number.hex()
-
-
-FUNCTIONS: Final[dict[str, Callable[[str], int | float | bytes]]] = {
-    "oar_double": float.fromhex,
-    "oar_number": read_number,
-    "oar_blob": bytes.fromhex,
-}
-"""What each connection is given; they are called with keys and nothing else."""
-
-
-def accepts_keys(column: Column, type_: str) -> bool:
-    """Tell whether a list of keys of a type can be compared with a column as PostgreSQL would."""
-    if column.type in NUMBERS:
-        return type_ in NUMBERS
-    return (column.type, type_) in _DECODERS
-
-
-def _conversion(column: Column, type_: str) -> tuple[Callable[[bytes], _Key | None], str]:
-    """Return what turns a key into one that JSON can hold, and how SQLite reads it back.
-
-    It makes None of a key that no stored value can equal.
-    """
-    if column.type in NUMBERS:
-        return _number_conversion(column, type_)
-    return _DECODERS[(column.type, type_)], BLOB if column.type == "bytea" else PLAIN
-
-
-def _number_conversion(column: Column, type_: str) -> tuple[Callable[[bytes], _Key | None], str]:
-    if type_ in FLOATS:
-        return lambda key: decode.double(key).hex(), DOUBLE
-    if column.type == "double precision":
-        read = decode.integer if type_ in INTEGERS else decode.numeric
-        return lambda key: _hexadecimal(read(key)), DOUBLE
-    if type_ in INTEGERS:
-        return decode.integer, PLAIN
-    if column.type == "bigint":
-        return lambda key: _whole(decode.numeric(key)), PLAIN
-    return lambda key: _spelled(decode.numeric(key)), NUMBER
-
-
-def _hexadecimal(number: int | Decimal) -> str | None:
-    return float(number).hex() if isinstance(number, int) or number.is_finite() else None
-
-
-def _whole(number: Decimal) -> int | None:
-    return _int64(number) if number.is_finite() else None
-
-
-def _spelled(number: Decimal) -> str | None:
-    return spell_number(_nearest(number)) if number.is_finite() else None
-
-
-def _nearest(number: Decimal) -> int | float:
-    whole = _int64(number)
-    return float(number) if whole is None else whole
-
-
-def _padded(key: bytes) -> str:
-    return key.decode().rstrip(" ")
-
-
-_DECODERS: Final[dict[tuple[str, str], Callable[[bytes], int | str | None]]] = {
-    ("text", "text"): bytes.decode,
-    ("text", "character varying"): bytes.decode,
-    ("text", "character"): _padded,
-    ("text", "bpchar"): _padded,
-    ("bytea", "bytea"): bytes.hex,
-    ("boolean", "boolean"): decode.boolean,
-    ("date", "date"): decode.date,
-    ("timestamp without time zone", "timestamp without time zone"): decode.timestamp,
-    ("time without time zone", "time without time zone"): decode.time,
-}
