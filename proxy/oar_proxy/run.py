@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import re
+import time
 from collections import Counter
 from collections.abc import (
     AsyncIterator,
@@ -397,8 +398,7 @@ class _Runner:
     # --- one query ----------------------------------------------------------------------------
 
     async def _send(self, sending: _Sending) -> None:
-        clock = asyncio.get_running_loop().time
-        started = clock()
+        started = time.perf_counter()  # the loop's own clock may tick in milliseconds
         self.progress(_asking(sending))
         received = await self._noted(sending.query, self._receive(sending))
         if self.broken_off:
@@ -411,7 +411,7 @@ class _Runner:
                 sending.rendered,
                 sending.keys,
                 received,
-                clock() - started,
+                time.perf_counter() - started,
                 sending.notes,
                 size=sending.rows.size,
             )

@@ -117,7 +117,14 @@ def as_table(
             table = occurrences[origin.occurrence].table.holders[0].table
             source = table.column(origin.column)
             traced.append((output.name, table.name, source.name))
-            column = replace(column, equality=source.equality, ordered=source.ordered)
+            unique = (source.name,) in (table.primary_key, *table.unique_keys)
+            column = replace(
+                column,
+                equality=source.equality,
+                ordered=source.ordered,
+                distinct=table.row_estimate if unique else source.distinct,
+                null_fraction=source.null_fraction,
+            )
         elif can.dialect == "postgres" and base_type(output.type) not in _FLOATS:
             ordered = family(output.type) != "text"
             column = replace(column, equality=Agreement.EXACT, ordered=ordered)
