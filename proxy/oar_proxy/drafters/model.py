@@ -1,4 +1,4 @@
-"""The drafter that asks a language model through litellm: any provider, or a local server.
+"""Language models through litellm, any provider or a local server, and the drafter that asks one.
 
 The only module that imports litellm, and only when a call is made: the import takes seconds.
 """
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from oar_proxy.catalog import Catalog
 from oar_proxy.drafters import Draft, Failure
 from oar_proxy.errors import DrafterUnavailable, NoValidDraft
-from oar_proxy.prompt import messages
+from oar_proxy.prompt import Message, messages
 from oar_proxy.question import Question
 from oar_proxy.settings import DrafterSettings
 
@@ -32,8 +32,12 @@ LONGEST_PAUSE: Final = 8.0
 """Seconds; a provider that asks for more (Retry-After) is unavailable to an interactive user."""
 
 
-class ModelDrafter:
-    """Drafts with one configured model."""
+class UnusableReply(DrafterUnavailable):
+    """The model replied, and the reply is cut off, empty or a refusal: asking again is no help."""
+
+
+class ChatModel:
+    """One configured model: messages in, the text of its reply out."""
 
     def __init__(self, settings: DrafterSettings, *, first_pause: float = FIRST_PAUSE) -> None:
         """``settings.model`` is litellm's name of the model, with its provider's prefix."""
@@ -49,29 +53,14 @@ class ModelDrafter:
         """``litellm:<model>``."""
         return f"litellm:{self._model}"
 
-    async def propose(
-        self, question: Question, catalog: Catalog, failures: Sequence[Failure]
-    ) -> Draft:
-        """Ask the model.
+    async def reply(self, chat: Sequence[Message]) -> str:
+        """Return the reply to a chat, which is asked for as a JSON object.
 
-        Raises ``DrafterUnavailable`` when it cannot be reached, refuses the call or gives no
-        complete reply, ``NoValidDraft`` when the reply is not the JSON object asked for.
+        Raises ``DrafterUnavailable`` when the model cannot be reached, and
+        :class:`UnusableReply`, which is one, when it refuses or gives no complete reply.
         """
         litellm = await self._litellm()
-        reply = await self._reply(litellm, question, catalog, failures)
-        answer = parse_reply(reply)
-        if not answer.sql.strip():
-            return Draft(None, self.name, _shown(answer.reason))
-        return Draft(answer.sql.strip(), self.name)
-
-    async def _litellm(self) -> Any:
-        async with self._imported:
-            return await asyncio.to_thread(_import_litellm)
-
-    async def _reply(
-        self, litellm: Any, question: Question, catalog: Catalog, failures: Sequence[Failure]
-    ) -> str:
-        request = self._request(litellm, question, catalog, failures)
+        request = self._request(litellm, chat)
         pause = self._first_pause
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -83,7 +72,7 @@ class ModelDrafter:
                 if attempt == ATTEMPTS or asked > LONGEST_PAUSE:
                     raise self._unavailable(error) from None
             except litellm.exceptions.ContentPolicyViolationError:
-                raise DrafterUnavailable("the model refused the question") from None
+                raise UnusableReply("the model refused the question") from None
             except litellm.exceptions.openai.OpenAIError as error:  # the root of litellm's own
                 raise self._unavailable(error) from None
             # Jitter, so that clients stopped by one rate limit do not return together.
@@ -91,13 +80,20 @@ class ModelDrafter:
             pause = min(pause * 2, LONGEST_PAUSE)
         raise AssertionError("unreachable")
 
-    def _request(
-        self, litellm: Any, question: Question, catalog: Catalog, failures: Sequence[Failure]
-    ) -> dict[str, Any]:
+    async def count_tokens(self, text: str) -> int:
+        """Count a text's tokens with one tokenizer, the same for every model, without a network."""
+        litellm = await self._litellm()
+        return len(litellm.encode(model="", text=text))
+
+    async def _litellm(self) -> Any:
+        async with self._imported:
+            return await asyncio.to_thread(_import_litellm)
+
+    def _request(self, litellm: Any, chat: Sequence[Message]) -> dict[str, Any]:
         settings = self._settings
         request: dict[str, Any] = {
             "model": self._model,
-            "messages": messages(question.normalised, catalog, failures),
+            "messages": list(chat),
             "temperature": settings.temperature,
             "max_tokens": settings.max_output_tokens,
             "timeout": settings.timeout,
@@ -124,6 +120,33 @@ class ModelDrafter:
         )
 
 
+class ModelDrafter:
+    """Drafts with one configured model."""
+
+    def __init__(self, settings: DrafterSettings, *, first_pause: float = FIRST_PAUSE) -> None:
+        """See :class:`ChatModel`."""
+        self._model = ChatModel(settings, first_pause=first_pause)
+
+    @property
+    def name(self) -> str:
+        """The model's: ``litellm:<model>``."""
+        return self._model.name
+
+    async def propose(
+        self, question: Question, catalog: Catalog, failures: Sequence[Failure]
+    ) -> Draft:
+        """Ask the model.
+
+        Raises what :meth:`ChatModel.reply` does, and ``NoValidDraft`` when the reply is not the
+        JSON object asked for.
+        """
+        reply = await self._model.reply(messages(question.normalised, catalog, failures))
+        answer = parse_reply(reply)
+        if not answer.sql.strip():
+            return Draft(None, self.name, _shown(answer.reason))
+        return Draft(answer.sql.strip(), self.name)
+
+
 class Answer(BaseModel):
     """The object the prompt asks for."""
 
@@ -134,17 +157,21 @@ class Answer(BaseModel):
 _FENCED: Final = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
 
 
+def unfenced(reply: str) -> str:
+    """Return a reply without the one Markdown fence that may stand around all of it."""
+    text = reply.strip()
+    fenced = _FENCED.match(text)
+    return fenced.group(1) if fenced else text
+
+
 def parse_reply(reply: str) -> Answer:
     """Read a model's reply: one JSON object, alone or in one Markdown fence, nothing else.
 
     Raises ``NoValidDraft``. Searching prose for something like SQL would sooner or later find
     the wrong thing.
     """
-    text = reply.strip()
-    if fenced := _FENCED.match(text):
-        text = fenced.group(1)
     try:
-        return Answer.model_validate(json.loads(text))
+        return Answer.model_validate(json.loads(unfenced(reply)))
     except (json.JSONDecodeError, ValidationError):
         raise NoValidDraft(
             "no valid draft: the model's reply is not the JSON object it was asked for",
@@ -155,15 +182,15 @@ def parse_reply(reply: str) -> Answer:
 def _complete_text(response: Any) -> str:
     choice = response.choices[0]
     if choice.finish_reason == "length":
-        raise DrafterUnavailable(
+        raise UnusableReply(
             "the model's reply was cut off: drafter.max_output_tokens was reached",
             hint="raise drafter.max_output_tokens",
         )
     if choice.finish_reason == "content_filter" or getattr(choice.message, "refusal", None):
-        raise DrafterUnavailable("the model refused the question")
+        raise UnusableReply("the model refused the question")
     text = choice.message.content
     if not isinstance(text, str) or not text.strip():
-        raise DrafterUnavailable("the model's reply was empty")
+        raise UnusableReply("the model's reply was empty")
     return text
 
 
