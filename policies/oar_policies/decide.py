@@ -102,6 +102,13 @@ def decide_keys_in(policy: Policy, count: int) -> KeysInDecision:
     return KeysInDecision(count <= limit, f"{policy.owner}/limits.max_keys_in", limit)
 
 
+def decide_rows_to_model(policy: Policy) -> Decision:
+    """Decide whether rows of this owner may stand in a prompt of a language model."""
+    if policy.rows_to_model:
+        return Decision(True, f"{policy.owner}/rows_to_model")
+    return Decision(False, f"{policy.owner}/default deny")
+
+
 def unmatched(policy: Policy, published: Mapping[str, Collection[str]]) -> tuple[Unmatched, ...]:
     """List the policy's table and column names that are not in ``published`` (table → columns).
 

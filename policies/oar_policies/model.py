@@ -77,8 +77,10 @@ class Policy:
     limits: OwnerLimits = OwnerLimits()
     tables: Mapping[str, TableRule] = field(default_factory=lambda: MappingProxyType({}))
     key_disclosure: tuple[KeyDisclosure, ...] = ()
+    rows_to_model: bool = False
+    """Rows of this owner may stand in a prompt of a language model."""
 
 
 def default_policy(owner: str) -> Policy:
-    """Return what holds for an owner without a policy file: tables readable, no key leaves."""
+    """Return what holds for an owner without a file: tables readable, no key, no row to a model."""
     return Policy(owner=owner, source="no policy file", digest="none")

@@ -153,12 +153,13 @@ class _Reading:
     # --- the fields ---
 
     def policy(self, root: yaml.Node, owner: str, digest: str) -> Policy:
-        fields = self.fields(root, "a policy", ("version", "limits", "tables", "key_disclosure"))
+        known = ("version", "limits", "tables", "key_disclosure", "rows_to_model")
+        fields = self.fields(root, "a policy", known)
         if "version" not in fields:
             raise self.error(_start(root), "version is missing: a policy begins with 'version: 1'")
         if self.whole(fields["version"][1], "version", 0) != 1:
             raise self.error(_start(fields["version"][1]), "version: only 1 is known")
-        limits, tables, grants = map(fields.get, ("limits", "tables", "key_disclosure"))
+        limits, tables, grants, shown = map(fields.get, known[1:])
         return Policy(
             owner=owner,
             source=self.source,
@@ -166,6 +167,7 @@ class _Reading:
             limits=self.limits(limits[1]) if limits else OwnerLimits(),
             tables=self.tables(tables[1]) if tables else MappingProxyType({}),
             key_disclosure=self.grants(grants[1]) if grants else (),
+            rows_to_model=self.boolean(shown[1], "rows_to_model") if shown else False,
         )
 
     def limits(self, node: yaml.Node) -> OwnerLimits:

@@ -19,7 +19,7 @@ from oar_adapters.interface import Output, Packed, Partial, base_type, is_binary
 from oar_proxy import sqltree
 from oar_proxy.errors import FeatureNotSupported, LimitExceeded
 from oar_proxy.expansion import Values
-from oar_proxy.federation import Copied, Execution, HubLink, Parameter
+from oar_proxy.federation import Copied, Execution, HubReader, Parameter
 from oar_proxy.memory import Account
 from oar_proxy.plan import Plan
 from oar_proxy.run import WHOLE, Gathered, Rows
@@ -71,7 +71,7 @@ async def answer(
     statement: FederatedStatement,
     gathered: Gathered,
     client_parameters: int,
-    link: HubLink,
+    link: HubReader,
     account: Account,
 ) -> Execution:
     """Build what the hub executes over the rows of several occurrences."""
@@ -102,7 +102,7 @@ class OneOwnersAnswer:
     end: int
     query: Callable[[Rows, _Binder], str]
     client_parameters: int
-    link: HubLink
+    link: HubReader
     account: Account
     _begun: bool = False
     _written: int = 0
@@ -157,7 +157,7 @@ class OneOwnersAnswer:
 
 
 def one_owners_answer(
-    plan: Plan, client_parameters: int, link: HubLink, account: Account
+    plan: Plan, client_parameters: int, link: HubReader, account: Account
 ) -> OneOwnersAnswer | None:
     """Tell how a plan's answer can be made of an owner's rows a chunk at a time; None: it cannot.
 
@@ -364,7 +364,7 @@ async def _in_text(
     execution: Execution,
     first: int,
     statement: FederatedStatement,
-    link: HubLink,
+    link: HubReader,
     account: Account,
 ) -> Execution:
     """Write the parameters into the text of a COPY. The hub itself makes literals of the arrays."""

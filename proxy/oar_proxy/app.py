@@ -32,6 +32,7 @@ from oar_proxy.hub.planner import Planner
 from oar_proxy.hub.publication import publish
 from oar_proxy.ledger import Ledger
 from oar_proxy.pipeline import Pipeline
+from oar_proxy.protocols.owners import OwnerQueries
 from oar_proxy.server import FrontDoor
 from oar_proxy.settings import ConfigurationError, DrafterSettings, Settings
 
@@ -74,6 +75,8 @@ class Application:
     hub: Hub
     pipeline: Pipeline
     refresher: Refresher = field(repr=False)
+    owner_queries: OwnerQueries = field(repr=False)
+    """What the paper's protocols ask owners through."""
 
     @property
     def catalog(self) -> Catalog:
@@ -135,6 +138,19 @@ async def open_application(
             limits=settings.limits,
         )
         stack.push_async_callback(pipeline.settle)
+        owner_queries = await stack.enter_async_context(
+            OwnerQueries(
+                address,
+                adapters=adapters,
+                gate=gate,
+                ledger=ledger,
+                planner=planner,
+                compiler=pipeline.compiler,
+                slots=pipeline.slots,
+                memory=pipeline.memory,
+                limits=settings.limits,
+            )
+        )
         refresher = Refresher(settings, adapters, gate, admin, pipeline)
         report("reading the owners' schemas")
         await refresher.refresh()
@@ -144,7 +160,9 @@ async def open_application(
         watching = asyncio.create_task(refresher.watch(), name="catalog refresh")
         stack.push_async_callback(_cancel, watching)
         log.info("listening", host=settings.listen.host, port=port, owners=len(adapters))
-        yield Application(settings.listen.host, port, Hub(address, admin), pipeline, refresher)
+        yield Application(
+            settings.listen.host, port, Hub(address, admin), pipeline, refresher, owner_queries
+        )
 
 
 class Refresher:

@@ -7,7 +7,7 @@ writes the result into the hub.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -108,6 +108,15 @@ class Catalog:
     def schemas(self) -> tuple[str, ...]:
         """Published schemas in the order of the configuration."""
         return tuple(dict.fromkeys(schema for schema, _ in self.tables))
+
+    def held_by(self, owners: Collection[str]) -> Catalog:
+        """Return what some owners hold, of a split table their own rows."""
+        tables: dict[TableName, PublishedTable] = {}
+        for key, table in self.tables.items():
+            holders = tuple(holder for holder in table.holders if holder.owner in owners)
+            if holders:
+                tables[key] = replace(table, holders=holders)
+        return Catalog(tables)
 
 
 class CatalogConflict(ValueError):

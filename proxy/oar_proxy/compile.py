@@ -14,6 +14,7 @@ from oar_adapters.interface import Adapter, Capabilities, Output, Statement
 
 from oar_proxy import plan as plans
 from oar_proxy.catalog import PublishedTable
+from oar_proxy.errors import FeatureNotSupported
 from oar_proxy.gate import Gate
 from oar_proxy.hub import planreading
 from oar_proxy.hub.planner import Planner, PlanningFailed
@@ -256,6 +257,30 @@ class Compiler:
         explained = await self._planner.explain(planning, settings)
         origins = planreading.outputs(explained, plans.subquery_columns(statement))
         return self._traced.keep(key, origins)
+
+    async def origins(
+        self, statement: FederatedStatement
+    ) -> tuple[tuple[str, str, str] | None, ...]:
+        """Schema, table and column each output of a SELECT is, None for another value.
+
+        Raises :class:`FeatureNotSupported` where the planner does not say.
+        """
+        extent = statement.parsed.query_extent
+        settings = meaning(statement.state)
+        outputs = None
+        if extent is not None:
+            outputs = await self._outputs(statement, (), extent, settings)
+        if extent is None or outputs is None:
+            raise FeatureNotSupported("the types of what is selected are not known to the planner")
+        try:
+            found = await self._origins(statement, (), extent, settings)
+        except PlanningFailed as failure:
+            raise FeatureNotSupported(f"the planner reports {failure.sqlstate}") from failure
+        tables = {occurrence.number: occurrence.table for occurrence in statement.occurrences}
+        return tuple(
+            None if origin is None else tables[origin.occurrence].origin(origin.column)
+            for origin in found[: len(outputs)]
+        )
 
     # --- what goes whole ------------------------------------------------------------------------
 

@@ -39,11 +39,10 @@ class Parameter:
     cell: Cell | Pieces = field(repr=False)
 
 
-class HubLink(Protocol):
-    """The session's own hub connection, for the proxy's questions about that session.
+class HubReader(Protocol):
+    """A hub session, for the proxy's questions about it.
 
-    One link serves one statement of one client message: nothing of the client's runs in between,
-    so what was asked through it stays true as long as it is used.
+    Nothing else runs in between, so what was asked through it stays true as long as it is used.
     """
 
     async def query(self, sql: str, parameters: Sequence[Parameter] = ()) -> list[tuple[Cell, ...]]:
@@ -54,19 +53,23 @@ class HubLink(Protocol):
         """
         ...
 
-    async def check(self, sql: str, parameter_oids: Sequence[int] = ()) -> tuple[int, ...]:
-        """Parse, Bind (all parameters NULL) and Close, without executing: names and privileges.
-
-        Returns the parameter types the hub inferred. Raises :class:`HubRejected`.
-        """
-        ...
-
     async def state(self) -> SessionState:
         """Return the session's state, which is asked for once, at most. Raises as `query`."""
         ...
 
     def learn(self, cell: Cell) -> SessionState:
         """Take in what ``SESSION_STATE`` gave, where it was asked for along with something else."""
+        ...
+
+
+class HubLink(HubReader, Protocol):
+    """The client's session. One link serves one statement of one client message."""
+
+    async def check(self, sql: str, parameter_oids: Sequence[int] = ()) -> tuple[int, ...]:
+        """Parse, Bind (all parameters NULL) and Close, without executing: names and privileges.
+
+        Returns the parameter types the hub inferred. Raises :class:`HubRejected`.
+        """
         ...
 
     def hold(self, task: asyncio.Task[None]) -> None:

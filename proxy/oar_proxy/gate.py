@@ -28,10 +28,12 @@ from oar_adapters.interface import (
     Table,
 )
 from oar_policies.decide import (
+    Decision,
     Unmatched,
     column_visible,
     decide_edge,
     decide_keys_in,
+    decide_rows_to_model,
     table_visible,
     unmatched,
 )
@@ -185,6 +187,10 @@ class Gate:
         """Return how many seconds a query may run at an owner."""
         own = self._policy(owner).limits.timeout
         return min(self._limits.statement_timeout, own or self._limits.statement_timeout)
+
+    def rows_to_model(self, owner: str) -> Decision:
+        """Decide whether rows of an owner may stand in a prompt of a language model."""
+        return decide_rows_to_model(self._policy(owner))
 
     # --- what running asks ---
 

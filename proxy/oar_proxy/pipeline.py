@@ -88,14 +88,14 @@ class Pipeline:
         limits: Limits,
     ) -> None:
         self._adapters = adapters
-        self._slots = OwnerSlots(adapters)
+        self.slots = OwnerSlots(adapters)
         self._gate = gate
         self._ledger = ledger
         self._planner = planner
         self.compiler = Compiler(adapters, gate, planner)
         self._drafts = drafts
         self._limits = limits
-        self._memory = Memory(limits)
+        self.memory = Memory(limits)
         self._settling: set[asyncio.Task[None]] = set()
         self._views: set[bytes] = set()
         self._words: frozenset[bytes] = _ALWAYS_OURS
@@ -386,7 +386,7 @@ class Pipeline:
         arguments: Mapping[int, _Argument],
         stack: AsyncExitStack,
     ) -> Execution:
-        account = Account(self._memory)
+        account = Account(self.memory)
         stack.callback(account.close)
         explained = _explain_options(statement.parsed.node)
         plan = await self.compiler.plan(statement, _literals(arguments))
@@ -396,7 +396,7 @@ class Pipeline:
         if explained is None:
             answer = answers.one_owners_answer(plan, len(arguments), link, account)
             if answer is not None and answer.comes_in_chunks:
-                return await self._passed_on(plan, answer, stack)
+                return await self._passed_on(plan, answer, link, stack)
         gathered, settle = await self._run(plan, link, account)
         stack.callback(lambda: link.hold(settle()))
         if explained is not None:
@@ -406,12 +406,12 @@ class Pipeline:
         return await answers.answer(plan.statement, gathered, len(arguments), link, account)
 
     async def _passed_on(
-        self, plan: Plan, answer: OneOwnersAnswer, stack: AsyncExitStack
+        self, plan: Plan, answer: OneOwnersAnswer, link: HubLink, stack: AsyncExitStack
     ) -> Execution:
         """Answer what one owner answers: in chunks, if it has more rows than one."""
 
         async def ask(give: Callable[[Rows], Awaitable[None]]) -> tuple[Gathered, _Settling]:
-            gathered, settle = await self._run(plan, answer.link, answer.account, give)
+            gathered, settle = await self._run(plan, link, answer.account, give)
             return gathered, settle()
 
         stream = Stream(ask)
@@ -467,7 +467,7 @@ class Pipeline:
                 gathered = await run(
                     plan,
                     ask,
-                    slots=self._slots,
+                    slots=self.slots,
                     adapters=self._adapters,
                     gate=self._gate,
                     account=account,

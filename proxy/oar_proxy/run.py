@@ -186,8 +186,12 @@ async def run(
     finished: list[StepOutcome],
     held: AsyncExitStack,
     give: Callable[[Rows], Awaitable[None]] | None = None,
+    written: Sequence[gates.BoundEdge] = (),
 ) -> Gathered:
     """Ask the owners; ``seconds`` is for all of it. Raises ``OarError``.
+
+    ``written`` are keys that the statement itself has as constants, where it asks one owner only:
+    each of its queries counts as carrying them.
 
     Snapshots and places at owners are entered on ``held``, which the caller closes, on every path.
     Outcomes of steps that are not on the ledger yet are left in ``finished``, also on failure.
@@ -196,8 +200,9 @@ async def run(
     for more.
     """
     runner = _Runner(
-        plan, slots, adapters, gate, ask, account, seconds, progress, finished, held, give
-    )
+        plan, slots, adapters, gate, ask, account, seconds, progress, finished, held, give,
+        tuple(written),
+    )  # fmt: skip
     try:
         async with asyncio.timeout(seconds):
             return await runner.run()
@@ -223,6 +228,7 @@ class _Runner:
     finished: list[StepOutcome]
     held: AsyncExitStack
     give: Callable[[Rows], Awaitable[None]] | None = None
+    written: tuple[gates.BoundEdge, ...] = ()
     passing: bool = False
     broken_off: bool = False
     gathered: Gathered = field(default_factory=Gathered)
@@ -263,7 +269,8 @@ class _Runner:
         rendered = self.adapters[whole.owner].render(query)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.sessions.warm(whole.owner))
-            (authorized,) = await self._authorize([gates.Step(whole.owner, query, rendered)])
+            step = gates.Step(whole.owner, query, rendered, self.written)
+            (authorized,) = await self._authorize([step])
         names = tuple(output.name for output in query.outputs)
         rows = Rows(names, [[] for _ in names])
         self.gathered.rows[WHOLE] = [rows]
@@ -302,7 +309,7 @@ class _Runner:
         wave: list[gates.Step] = []
         for step, query, edges, _ in bound:
             rendered = self.adapters[step.owner].render(query)
-            carried = tuple(itertools.chain.from_iterable(edges))
+            carried = (*itertools.chain.from_iterable(edges), *self.written)
             wave.append(gates.Step(step.owner, query, rendered, carried))
         for gated in wave:
             if not _pointless(gated):

@@ -247,6 +247,45 @@ def _wraps(tokens: Sequence[Token], first: int, last: int) -> bool:
     return False
 
 
+def without_comments(text: str) -> str:
+    """Return a query string without its comments. Raises :class:`SyntaxFault`."""
+    return splice(
+        text, [Edit(t.start, t.end + 1, " ") for t in _tokens(text) if t.name in _COMMENTS]
+    )
+
+
+def identifiers(text: str) -> Iterator[str]:
+    """Yield the names in a text that are no keywords, as PostgreSQL reads them."""
+    for token in _tokens(text):
+        if token.name == "IDENT":
+            written = text[token.start : token.end + 1]
+            quoted = written.startswith('"')
+            yield written[1:-1].replace('""', '"') if quoted else written.lower()
+
+
+_COMMENTS: Final = frozenset({"SQL_COMMENT", "C_COMMENT"})
+
+
+def _tokens(text: str) -> Sequence[Token]:
+    try:
+        return list(scan(text))
+    except ParseError as error:
+        raise SyntaxFault(str(error)) from error
+
+
+def function_names(root: Any) -> set[str]:
+    """Return the functions a query calls, by their last name; with a schema, by both."""
+    found: set[str] = set()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FuncCall):
+            parts = [part.sval for part in node.funcname]
+            found.add(".".join(parts[1:] if parts[0] == "pg_catalog" else parts))
+        waiting.extend(children(node))
+    return found
+
+
 # --- reading the tree -------------------------------------------------------------------------
 
 

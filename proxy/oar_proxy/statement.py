@@ -21,7 +21,7 @@ from oar_proxy.errors import (
     LimitExceeded,
     ReadOnly,
 )
-from oar_proxy.federation import HubLink
+from oar_proxy.federation import HubReader
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.sqltree import Call, Edit, Parsed, Relation, quote_identifier, quote_literal
 
@@ -71,7 +71,7 @@ class FederatedStatement:
     occurrences: tuple[Occurrence, ...]
     others: tuple[OtherRelation, ...]
     calls: tuple[Call, ...]
-    seen_through: HubLink = field(repr=False, compare=False)
+    seen_through: HubReader = field(repr=False, compare=False)
     """The link that ``state`` and the names were asked through."""
     drafts: tuple[Draft, ...] = ()
     written: str | None = None
@@ -126,7 +126,7 @@ DraftQuestion = Callable[[str, SessionState], Awaitable[Draft]]
 
 
 async def recognise(
-    text: str, link: HubLink, catalog: Catalog, draft: DraftQuestion
+    text: str, link: HubReader, catalog: Catalog, draft: DraftQuestion
 ) -> Recognised | None:
     """Decide whether one statement is ours; None when the hub alone can answer it.
 
@@ -164,7 +164,7 @@ async def recognise(
     )
 
 
-async def guard_text(text: str, link: HubLink, catalog: Catalog) -> str:
+async def guard_text(text: str, link: HubReader, catalog: Catalog) -> str:
     """Return the text the hub can check in the place of one statement (see `Recognised`)."""
     parsed, _, _ = await _for_guards(_parse_one(text), link, catalog)
     return parsed.text
@@ -272,7 +272,7 @@ _Resolved = dict[_Name, dict[str, Any]]
 
 
 async def _for_guards(
-    parsed: Parsed, link: HubLink, catalog: Catalog
+    parsed: Parsed, link: HubReader, catalog: Catalog
 ) -> tuple[Parsed, SessionState, _Resolved]:
     state, resolved = await _look(link, _names(parsed))
     edits = _dependent_columns(parsed, resolved, catalog)
@@ -324,7 +324,7 @@ async def _expand_views(
     parsed: Parsed,
     state: SessionState,
     resolved: _Resolved,
-    link: HubLink,
+    link: HubReader,
     catalog: Catalog,
 ) -> tuple[Parsed, SessionState, _Resolved]:
     for _ in range(MAX_VIEW_DEPTH):
@@ -345,7 +345,7 @@ async def _expand_views(
 
 
 async def _look(
-    link: HubLink, names: Sequence[tuple[str | None, str]]
+    link: HubReader, names: Sequence[tuple[str | None, str]]
 ) -> tuple[SessionState, _Resolved]:
     """Ask the client's session what names mean there, and for its settings, in one round trip."""
     if not names:

@@ -4,6 +4,7 @@ from oar_policies.decide import (
     decide_column,
     decide_edge,
     decide_keys_in,
+    decide_rows_to_model,
     table_visible,
     unmatched,
 )
@@ -98,6 +99,14 @@ def test_without_a_file_everything_is_readable_and_no_key_leaves():
     edge = decide_edge(policy, table="deliveries", column="order_id", receiver="marketing")
     assert (edge.permit, edge.rule) == (False, "logistics/default deny")
     assert decide_keys_in(policy, 10**9).permit
+    shown = decide_rows_to_model(policy)
+    assert (shown.permit, shown.rule) == (False, "logistics/default deny")
+
+
+def test_an_owner_may_let_a_model_read_its_rows():
+    policy = parse_policy("version: 1\nrows_to_model: true", owner="lab", source="lab.yaml")
+    shown = decide_rows_to_model(policy)
+    assert (shown.permit, shown.rule) == (True, "lab/rows_to_model")
 
 
 def test_names_that_match_nothing_published_are_listed_with_their_place():

@@ -10,6 +10,7 @@ from oar_policies.parse import MAX_BYTES, PolicyError, load_policies, load_polic
 
 FULL = """\
 version: 1
+rows_to_model: true
 limits: {max_rows: 5000, timeout: 2.5, max_keys_in: 0}
 tables:
   promos: {deny: true}
@@ -42,7 +43,13 @@ def test_every_field_is_read():
         (ColumnPattern("deliveries", None), None, None),
         (ColumnPattern(None, None), frozenset({"audit"}), 1),
     ]
-    assert (policy.key_disclosure[1].mark.line, policy.key_disclosure[1].mark.column) == (10, 5)
+    assert (policy.key_disclosure[1].mark.line, policy.key_disclosure[1].mark.column) == (11, 5)
+    assert policy.rows_to_model is True
+
+
+@pytest.mark.parametrize("text", ["version: 1", "version: 1\nrows_to_model: false"])
+def test_no_model_sees_a_row_unless_the_owner_says_so(text):
+    assert parse(text).rows_to_model is False
 
 
 def test_digest_follows_the_text():
@@ -77,6 +84,10 @@ def test_digest_follows_the_text():
         ("version: 1\nlimits: {timeout: .nan}", 2, 19, "timeout: seconds"),
         ("version: 1\nlimits: {timeout: 5s}", 2, 19, "timeout: seconds"),
         ("version: 1\nlimits: {max_keys_in: -1}", 2, 23, "at least 0"),
+        ("version: 1\nrows_to_model: 1", 2, 16, "rows_to_model: true or false"),
+        ("version: 1\nrows_to_model: 'true'", 2, 16, "rows_to_model: true or false"),
+        ("version: 1\nrows_to_model:", 2, 15, "rows_to_model: true or false"),
+        ("version: 1\nrows_to_model: true\nrows_to_model: false", 3, 1, "stands here twice"),
         ("version: 1\ntables: [promos]", 2, 9, "tables: a mapping is expected"),
         ("version: 1\ntables:\n  promos:", 3, 10, "a table: a mapping is expected"),
         ("version: 1\ntables:\n  promos: {}", 3, 11, "either deny or deny_columns"),

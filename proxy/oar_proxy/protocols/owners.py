@@ -1,0 +1,472 @@
+"""Queries that a model wrote, sent to the one owner they are for: by the line, through the gate.
+
+The query is compiled like every statement, over what that owner publishes and nothing else: it goes
+whole where the owner gives PostgreSQL's answer, and the hub evaluates it over scans where not. The
+gate decides about the values it carries as about every key, and about rows a model may see.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final
+
+import psycopg
+from oar_adapters.interface import Adapter, Cell
+from psycopg import AsyncConnection, AsyncRawCursor, sql
+from psycopg.adapt import Dumper, PyFormat
+from psycopg.pq import Format
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from oar_proxy import answer as answers
+from oar_proxy import sqltree
+from oar_proxy.catalog import Catalog
+from oar_proxy.compile import Compiler, meaning
+from oar_proxy.drafters import Draft
+from oar_proxy.errors import (
+    FeatureNotSupported,
+    HubConnectionLost,
+    InsufficientPrivilege,
+    OarError,
+    QueryCanceled,
+    Unanswerable,
+)
+from oar_proxy.federation import Execution, Parameter
+from oar_proxy.gate import Gate, KeyOrigin
+from oar_proxy.hub.address import HubAddress
+from oar_proxy.hub.bootstrap import CLIENT_ROLE
+from oar_proxy.hub.planner import Planner
+from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
+from oar_proxy.memory import Account, Memory
+from oar_proxy.protocols.literals import Seen
+from oar_proxy.question import Question
+from oar_proxy.run import OwnerSlots, run
+from oar_proxy.sessionstate import SESSION_STATE, SessionState
+from oar_proxy.settings import Limits
+from oar_proxy.sqltree import Parsed
+from oar_proxy.statement import FederatedStatement, guard_text, recognise
+
+Scalar = str | int | float | bool | None
+
+CONNECTIONS: Final = 8
+"""Hub connections of all protocols together: a fan-out takes one for each owner it waits for."""
+
+_STABLE: Final = (
+    "age array_agg concat concat_ws date_part date_trunc extract format json_agg json_build_array "
+    "json_build_object jsonb_agg jsonb_build_array jsonb_build_object now overlaps timezone "
+    "to_char to_date to_json to_jsonb to_number to_timestamp"
+)
+"""Functions that depend on a setting such as the time zone, and touch nothing."""
+
+_UNSAFE_FUNCTIONS: Final = """
+SELECT name FROM pg_catalog.unnest($1::pg_catalog.text[]) AS name
+WHERE name <> ALL ($2::pg_catalog.text[]) AND NOT coalesce((
+  SELECT pg_catalog.bool_or(p.provolatile = 'i') AND pg_catalog.bool_and(p.provolatile <> 'v')
+  FROM pg_catalog.pg_proc p
+  WHERE p.proname = name AND p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace), false)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of a result is taken: ``rows``, and ``size`` bytes of their JSON text."""
+
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Rows of one owner. ``truncated``: it has more. ``keys``: values carried, by their owner."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Scalar, ...], ...] = field(repr=False)
+    truncated: bool
+    keys: tuple[tuple[str, int], ...]
+
+
+class OwnerQueries:
+    """What protocols ask owners through. One for the proxy; an asynchronous context manager."""
+
+    def __init__(
+        self,
+        address: HubAddress,
+        *,
+        adapters: Mapping[str, Adapter],
+        gate: Gate,
+        ledger: Ledger,
+        planner: Planner,
+        compiler: Compiler,
+        slots: OwnerSlots,
+        memory: Memory,
+        limits: Limits,
+    ) -> None:
+        self.adapters = adapters
+        self.gate = gate
+        self.ledger = ledger
+        self.planner = planner
+        self.compiler = compiler
+        self.slots = slots
+        self.memory = memory
+        self.limits = limits
+        self._pool: AsyncConnectionPool[AsyncConnection[TupleRow]] = AsyncConnectionPool(
+            address.conninfo,
+            kwargs={"application_name": "oar protocols"},
+            configure=self._configure,
+            min_size=0,
+            max_size=CONNECTIONS,
+            open=False,
+            name="oar protocols",
+        )
+
+    async def __aenter__(self) -> OwnerQueries:
+        await self._pool.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._pool.close()
+
+    async def _configure(self, connection: AsyncConnection[TupleRow]) -> None:
+        connection.adapters.register_dumper(_Sent, _SentDumper)
+        await connection.set_read_only(True)
+        await connection.set_autocommit(True)
+        await connection.execute(
+            sql.SQL("SET statement_timeout = {}").format(
+                sql.Literal(f"{math.ceil(self.limits.statement_timeout * 1000)}ms")
+            )
+        )
+        await connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(CLIENT_ROLE)))
+        await connection.set_autocommit(False)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[_HubSession]:
+        """Hold a hub session in a read-only transaction, undone at the end of the block."""
+        try:
+            async with (
+                self._pool.connection() as connection,
+                connection.transaction(force_rollback=True),
+            ):
+                yield _HubSession(connection)
+        except PoolTimeout as error:
+            raise HubConnectionLost("the hub gave no connection in time") from error
+
+    @asynccontextmanager
+    async def sit(
+        self, question: Question, catalog: Catalog, route: str, kappa: int | None
+    ) -> AsyncIterator[Sitting]:
+        """Open an ask on the ledger for the length of the block; its outcome is written then."""
+        ask = await self.ledger.open_ask(
+            question.principal,
+            digest(question.text),
+            kind="question",
+            route=route,
+            kappa=kappa,
+            catalog_version=catalog.version,
+        )
+        sitting = Sitting(self, ask, catalog, Seen(question.normalised))
+        sqlstate = QueryCanceled.sqlstate
+        try:
+            yield sitting
+            sqlstate = SUCCESS if sitting.rows is not None else Unanswerable.sqlstate
+        except OarError as error:
+            sqlstate = error.sqlstate
+            raise
+        finally:
+            await self.ledger.finish_ask(
+                ask, sqlstate=sqlstate, rows=sitting.rows, finished=sitting.finished
+            )
+
+
+@dataclass
+class Sitting:
+    """One question's queries to owners. ``rows`` is how many the answer has, None for no answer."""
+
+    queries: OwnerQueries
+    ask_entry: Ask
+    catalog: Catalog
+    seen: Seen
+    rows: int | None = None
+    finished: list[StepOutcome] = field(default_factory=list)
+
+    def refusal(self, owner: str) -> str | None:
+        """Return why a model may not see rows of an owner, None where it may."""
+        decision = self.queries.gate.rows_to_model(owner)
+        if decision.permit:
+            return None
+        return f"owner {owner} does not let a model read its rows: rule {decision.rule}"
+
+    async def ask(self, owner: str, text: str, size: Size) -> Result:
+        """Ask an owner what a model wrote.
+
+        Raises ``OarError`` for whatever forbids it, with a message that a model may read.
+        """
+        self._require_readable(owner)
+        catalog = self.catalog.held_by((owner,))
+        parsed = _bounded(_own_query(text, catalog, owner), size.rows)
+        finished: list[StepOutcome] = []
+        try:
+            async with self.queries.session() as session, AsyncExitStack() as held:
+                statement = await self._understood(parsed, catalog, session)
+                result = await self._run(
+                    owner, statement, size, session=session, held=held, finished=finished
+                )
+        except psycopg.Error as error:
+            if error.sqlstate is None:
+                raise HubConnectionLost("the hub's connection was lost") from error
+            # Not the hub's own words: beyond the analysis of names they can quote a row.
+            raise FeatureNotSupported(
+                f"the query failed: {type(error).__name__} {error.sqlstate}"
+            ) from None
+        finally:
+            self.finished.extend(finished)
+        self._require_readable(owner)
+        return result
+
+    def _require_readable(self, owner: str) -> None:
+        refusal = self.refusal(owner)
+        if refusal is not None:
+            raise InsufficientPrivilege(
+                refusal, hint=f"owner {owner} can allow it with rows_to_model: true"
+            )
+
+    async def _understood(
+        self, parsed: Parsed, catalog: Catalog, session: _HubSession
+    ) -> FederatedStatement:
+        await session.enter(catalog.schemas)
+        unsafe = await session.unsafe_functions(parsed)
+        if unsafe:
+            raise FeatureNotSupported(f"functions that may do more than compute: {unsafe}")
+        state = await session.state()
+        guarded = await guard_text(parsed.text, session, catalog)
+        error = await self.queries.planner.check(guarded, meaning(state))
+        if error is not None:
+            raise FeatureNotSupported(error)
+        recognised = await recognise(parsed.text, session, catalog, _no_question)
+        statement = None if recognised is None else recognised.statement
+        if statement is None or statement.others or statement.calls:
+            raise FeatureNotSupported("the query reads something else than the owner's tables")
+        return statement
+
+    async def _run(
+        self,
+        owner: str,
+        statement: FederatedStatement,
+        size: Size,
+        *,
+        session: _HubSession,
+        held: AsyncExitStack,
+        finished: list[StepOutcome],
+    ) -> Result:
+        queries = self.queries
+        account = Account(queries.memory)
+        held.callback(account.close)
+        tables = tuple(t.holders[0].table for t in statement.catalog.tables.values())
+        edges = self.seen.edges(statement.parsed, owner, tables, size.rows + 1)
+        origins = await self._origins(owner, statement)
+        plan = await queries.compiler.plan(statement, {})
+        gathered = await run(
+            plan,
+            self.ask_entry,
+            slots=queries.slots,
+            adapters=queries.adapters,
+            gate=queries.gate,
+            account=account,
+            seconds=queries.limits.statement_timeout,
+            progress=lambda _: None,
+            finished=finished,
+            held=held,
+            written=edges,
+        )
+        one = answers.one_owners_answer(plan, 0, session, account)
+        if one is not None:
+            execution = await one.of(gathered.of(one.number))
+        else:
+            execution = await answers.answer(plan.statement, gathered, 0, session, account)
+        columns, rows = await session.rows(execution)
+        kept = _within(rows, size)
+        for row in kept:
+            for value, columns_of in zip(row, origins, strict=True):
+                self.seen.add(value, columns_of)
+        carried: dict[str, int] = {}
+        for edge in edges:
+            for source in dict.fromkeys(origin.owner for origin in edge.edge.origins):
+                carried[source] = carried.get(source, 0) + edge.keys
+        return Result(columns, kept, len(kept) < len(rows), tuple(carried.items()))
+
+    async def _origins(
+        self, owner: str, statement: FederatedStatement
+    ) -> list[tuple[KeyOrigin, ...]]:
+        """The columns each output may show values of: all that are used, where it is computed."""
+        used = tuple(
+            KeyOrigin(owner, o.table.schema, o.table.name, column)
+            for o in statement.occurrences
+            # A number of rows is of the whole table.
+            for column in o.columns or [c.name for c in o.table.columns]
+        )
+        return [
+            used if origin is None else (KeyOrigin(owner, *origin),)
+            for origin in await self.queries.compiler.origins(statement)
+        ]
+
+
+async def _no_question(_text: str, _state: SessionState) -> Draft:
+    raise FeatureNotSupported("an owner's query asks no question")
+
+
+# --- what a model may send --------------------------------------------------------------------
+
+
+def _own_query(text: str, catalog: Catalog, owner: str) -> Parsed:
+    """Read one query over the owner's tables. Raises ``FeatureNotSupported``."""
+    if 'u&"' in text.lower():
+        raise FeatureNotSupported("names are written without Unicode escapes")
+    try:
+        statements = sqltree.parse(sqltree.without_comments(text))
+    except sqltree.SyntaxFault as fault:
+        raise FeatureNotSupported(str(fault)) from None
+    if len(statements) != 1:
+        raise FeatureNotSupported("a query is exactly one statement")
+    (parsed,) = statements
+    written = parsed.targets or parsed.query_extent is None or parsed.locks_rows
+    if parsed.kind != "SelectStmt" or written:
+        raise FeatureNotSupported("a query is a SELECT that only reads")
+    if parsed.parameters or parsed.calls:
+        raise FeatureNotSupported("a query has no parameters and asks no questions")
+    if not parsed.relations:
+        raise FeatureNotSupported(f"the query reads no table of owner {owner}")
+    for relation in parsed.relations:
+        named = [k for k in catalog.tables if k[1] == relation.name]
+        if not any(relation.schema in (None, schema) for schema, _ in named):
+            raise FeatureNotSupported(f'owner {owner} has no table "{relation.name}"')
+    return parsed
+
+
+def _bounded(parsed: Parsed, rows: int) -> Parsed:
+    """Have the query end one row past those that are taken."""
+    most = sqltree.most_rows(parsed.node)
+    if most is not None and most <= rows:
+        return parsed
+    if parsed.node.limitCount is None:
+        text = f"{parsed.text}\nLIMIT {rows + 1}"
+    else:
+        text = f"SELECT * FROM (\n{parsed.text}\n) AS limited LIMIT {rows + 1}"
+    return sqltree.parse(text)[0]
+
+
+def _within(rows: Sequence[tuple[Scalar, ...]], size: Size) -> tuple[tuple[Scalar, ...], ...]:
+    """The first rows that are within the limits."""
+    kept: list[tuple[Scalar, ...]] = []
+    taken = len("[]")
+    for row in rows[: size.rows]:
+        taken += len(json.dumps(row, ensure_ascii=False).encode()) + len(", ")
+        if taken > size.size:
+            break
+        kept.append(row)
+    return tuple(kept)
+
+
+# --- the hub's part ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A parameter that is encoded already."""
+
+    oid: int
+    format: int
+    cell: bytes = field(repr=False)
+
+
+class _SentDumper(Dumper):
+    format = Format.BINARY
+
+    def get_key(self, obj: _Sent, format: PyFormat) -> Any:  # noqa: ARG002 - psycopg's names
+        return (self.cls, obj.oid, obj.format)
+
+    def upgrade(self, obj: _Sent, format: PyFormat) -> Dumper:  # noqa: ARG002
+        dumper = type(self)(self.cls)
+        dumper.oid = obj.oid
+        dumper.format = Format(obj.format)
+        return dumper
+
+    def dump(self, obj: _Sent) -> bytes:
+        return obj.cell
+
+
+class _HubSession:
+    """A :class:`~oar_proxy.federation.HubReader` over a connection of the proxy's own."""
+
+    def __init__(self, connection: AsyncConnection[TupleRow]) -> None:
+        self._connection = connection
+        self._state: SessionState | None = None
+
+    async def enter(self, schemas: Sequence[str]) -> None:
+        """Have names without a schema mean the owner's tables."""
+        path = sql.SQL(", ").join(map(sql.Identifier, schemas))
+        await self._connection.execute(sql.SQL("SET LOCAL search_path = {}").format(path))
+
+    async def unsafe_functions(self, parsed: Parsed) -> str:
+        """Name the functions in a query that are not known to have no effect."""
+        names = sorted(sqltree.function_names(parsed.node))
+        if not names:
+            return ""
+        cursor = await AsyncRawCursor(self._connection).execute(
+            _UNSAFE_FUNCTIONS, (names, _STABLE.split())
+        )
+        return ", ".join(str(row[0]) for row in await cursor.fetchall())
+
+    async def query(
+        self, text: str, parameters: Sequence[Parameter] = ()
+    ) -> list[tuple[Cell, ...]]:
+        cursor = await self._execute(text, parameters)
+        result = cursor.pgresult
+        assert result is not None
+        return [
+            tuple(result.get_value(row, column) for column in range(result.nfields))
+            for row in range(result.ntuples)
+        ]
+
+    async def rows(self, execution: Execution) -> tuple[tuple[str, ...], list[tuple[Scalar, ...]]]:
+        """Return the names of the columns, and the rows as JSON has them."""
+        cursor = await self._execute(execution.sql, execution.parameters)
+        columns = tuple(column.name for column in cursor.description or ())
+        return columns, [tuple(map(_scalar, row)) for row in await cursor.fetchall()]
+
+    async def _execute(
+        self, text: str, parameters: Sequence[Parameter]
+    ) -> AsyncRawCursor[TupleRow]:
+        sent = [_sent(parameter) for parameter in parameters]
+        return await AsyncRawCursor(self._connection).execute(text.encode(), sent)
+
+    async def state(self) -> SessionState:
+        if self._state is None:
+            ((cell,),) = await self.query(f"SELECT {SESSION_STATE}")
+            self._state = SessionState.read(cell)
+        return self._state
+
+    def learn(self, cell: Cell) -> SessionState:
+        self._state = SessionState.read(cell)
+        return self._state
+
+
+def _sent(parameter: Parameter) -> _Sent | None:
+    cell = parameter.cell
+    if cell is None:
+        return None
+    encoded = cell if isinstance(cell, bytes) else b"".join(cell.take())
+    return _Sent(parameter.oid, parameter.format, encoded)
+
+
+def _scalar(value: Any) -> Scalar:
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, Decimal) and value.is_finite():
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return value.hex() if isinstance(value, bytes) else str(value)

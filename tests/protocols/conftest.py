@@ -1,0 +1,313 @@
+"""A student club whose tables lie with two owners, and a model server that reads what it is sent.
+
+``registry`` (SQLite) holds the members, ``treasury`` (PostgreSQL) what they received.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import psycopg
+import psycopg.conninfo
+import pytest
+from oar_policies.parse import parse_policy
+from oar_proxy import prompt
+from oar_proxy.app import open_application
+from oar_proxy.drafters.model import ChatModel
+from oar_proxy.protocols import prompts
+from oar_proxy.protocols.attempt import Inquiry
+from oar_proxy.protocols.contacts import Contacts, everyone
+from oar_proxy.protocols.named import Run, answer
+from oar_proxy.question import Question
+from oar_proxy.settings import DrafterSettings, HubSettings, Listen, OwnerSettings, Settings
+
+KEY = "recD078PnS3x2doBe"
+MEMBERS = [
+    (KEY, "Ada", "Vice President"),
+    ("recT92PyyZCAq3R38", "Bo", "President"),
+    *((f"recMember{number:05}", f"member {number}", "Member") for number in range(150)),
+]
+INCOME = [
+    ("i1", KEY, 50),
+    ("i2", "recT92PyyZCAq3R38", 200),
+    *((f"x{number}", f"recMember{number:05}", number) for number in range(150)),
+]
+VICE_PRESIDENT = "What is the amount of the funds that the Vice President received?"
+
+READABLE = "version: 1\nrows_to_model: true\n"
+OPEN = READABLE + "key_disclosure:\n  - {column: member.member_id, to: [treasury], max_keys: 5}\n"
+
+
+@dataclass
+class Reply:
+    """One answer of the server: the JSON of ``content``, or a fault."""
+
+    content: Any = None
+    status: int = 200
+    finish: str = "stop"
+    refusal: str | None = None
+    hold: bool = False
+
+    def text(self) -> str:
+        if self.status != 200:
+            return json.dumps({"error": {"message": "no", "type": "x"}})
+        content = self.content if isinstance(self.content, str) else json.dumps(self.content)
+        message = {"role": "assistant", "content": content, "refusal": self.refusal}
+        choice = {"index": 0, "message": message, "finish_reason": self.finish}
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        return json.dumps(
+            {"id": "r", "object": "chat.completion", "created": 1, "model": "tiny",
+             "choices": [choice], "usage": usage}
+        )  # fmt: skip
+
+
+Script = Callable[[dict[str, Any]], Any]
+
+
+def owner_of(table: str, material: dict[str, Any]) -> str:
+    return next(o["owner"] for o in material["owners"] if f"table {table}\n" in o["schema"])
+
+
+def plan_next(material: dict[str, Any]) -> dict[str, str]:
+    """Ask for the vice president's key, then for what that key received: as a good planner does."""
+    earlier = material["earlier"]
+    if not earlier:
+        sql = "SELECT member_id FROM member WHERE position = 'Vice President' LIMIT 5"
+        return {"owner": owner_of("member", material), "sql": sql}
+    if len(earlier) == 1 and earlier[0].get("rows"):
+        keys = ", ".join(f"'{row[0]}'" for row in earlier[0]["rows"])
+        sql = f"SELECT amount FROM income WHERE link_to_member IN ({keys}) LIMIT 5"
+        return {"owner": owner_of("income", material), "sql": sql}
+    return {"owner": "", "sql": ""}
+
+
+def write_local(material: dict[str, Any]) -> dict[str, str]:
+    """Compute what can be computed alone."""
+    if "table member\n" in material["schema"]:
+        return {"sql": "SELECT member_id FROM member WHERE position = 'Vice President'"}
+    if "table income\n" in material["schema"]:
+        return {"sql": "SELECT count(*), sum(amount) FROM income"}
+    return {"sql": ""}
+
+
+def compose(material: dict[str, Any]) -> dict[str, Any]:
+    """Answer with the amounts that came, if any did."""
+    results = [*material["results"], *filter(None, [material.get("your_own_result")])]
+    for result in results:
+        if result.get("columns") == ["amount"]:
+            return {"unanswerable": False, "answer_rows": result["rows"]}
+    return {"unanswerable": True, "answer_rows": []}
+
+
+def draft(material: dict[str, Any]) -> dict[str, str]:
+    return {
+        "sql": "WITH vice AS (SELECT member_id FROM member WHERE position = 'Vice President') "
+        "SELECT amount FROM income JOIN vice ON link_to_member = member_id",
+        "reason": "",
+    }
+
+
+ROLES = {
+    prompt.RULES: "draft",
+    prompts.OWNER: "owner",
+    prompts.planner(pass_keys=True): "planner",
+    prompts.planner(pass_keys=False): "planner",
+    prompts.PLANNED: "planned",
+    prompts.RECEIVER: "receiver",
+}
+WELL_BEHAVED: dict[str, Script] = {
+    "draft": draft,
+    "owner": write_local,
+    "planner": plan_next,
+    "planned": lambda material: {
+        "queries": [
+            {
+                "owner": owner_of("member", material),
+                "sql": "SELECT member_id FROM member WHERE position = 'Vice President'",
+            },
+            {
+                "owner": owner_of("income", material),
+                "sql": "SELECT link_to_member, amount FROM income",
+            },
+        ]
+    },
+    "receiver": compose,
+}
+
+
+@dataclass
+class ModelServer:
+    """An OpenAI-compatible server; ``scripts`` answer by role. It keeps what it was sent."""
+
+    scripts: dict[str, Script]
+    faults: list[Reply] = field(default_factory=list)
+    """Answers given first, whoever asks."""
+    received: list[tuple[str, dict[str, Any], dict[str, Any]]] = field(default_factory=list)
+    """Role, material and request of each call."""
+    over: threading.Event = field(default_factory=threading.Event)
+    url: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def answer(self, request: dict[str, Any]) -> Reply:
+        system, user = request["messages"]
+        role, material = ROLES[system["content"]], json.loads(user["content"])
+        with self.lock:
+            self.received.append((role, material, request))
+            if self.faults:
+                return self.faults.pop(0)
+        scripted = self.scripts[role](material)
+        return scripted if isinstance(scripted, Reply) else Reply(scripted)
+
+    def materials(self, role: str) -> list[dict[str, Any]]:
+        return [material for called, material, _ in self.received if called == role]
+
+
+@contextmanager
+def serving(scripts: dict[str, Script], *faults: Reply):
+    model = ModelServer({**WELL_BEHAVED, **scripts}, list(faults))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            reply = model.answer(json.loads(body))
+            if reply.hold:
+                model.over.wait(20)
+            payload = reply.text().encode()
+            try:
+                self.send_response(reply.status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(payload)))
+                self.end_headers()
+                self.wfile.write(payload)
+            except OSError:
+                pass  # a client that gave up is not there any more
+
+        def log_message(self, *arguments: object) -> None:
+            """Stay silent."""
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    model.url = f"http://127.0.0.1:{http.server_port}/v1"
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield model
+    finally:
+        model.over.set()
+        http.shutdown()
+        thread.join()
+        http.server_close()
+
+
+class Club:
+    """The running proxy and how a protocol is run on it."""
+
+    def __init__(self, runner, application, hub: str) -> None:
+        self.runner = runner
+        self.application = application
+        self.hub = hub
+        self.catalog = application.catalog
+        self.run_async = runner.run
+
+    def policies(self, **texts: str) -> None:
+        """Put policies in force; without a text an owner lets a model read, and no key leave."""
+        self.application.owner_queries.gate.replace_policies(
+            {
+                owner: parse_policy(texts.get(owner, READABLE), owner=owner, source=owner)
+                for owner in ("registry", "treasury", "library")
+            }
+        )
+
+    def ask(
+        self,
+        protocol: str,
+        question: str = VICE_PRESIDENT,
+        *faults: Reply,
+        contacts: Contacts | None = None,
+        budget: int = 2048,
+        timeout: float = 20.0,
+        **scripts: Script,
+    ) -> tuple[Run, ModelServer]:
+        inquiry = Inquiry(
+            Question(question, "anna"),
+            self.catalog,
+            contacts or everyone(("registry", "treasury")),
+            budget,
+        )
+        with serving(scripts, *faults) as server:
+            settings = DrafterSettings(
+                kind="litellm",
+                model="openai/tiny",
+                api_base=server.url,
+                api_key="k",
+                timeout=timeout,
+            )
+            model = ChatModel(settings, first_pause=0.01)
+            run = answer(protocol, inquiry, model, self.application.owner_queries)
+            return self.runner.run(run), server
+
+    def recorded(self, sql: str) -> list[tuple]:
+        with psycopg.connect(self.hub, autocommit=True) as connection:
+            return connection.execute(sql).fetchall()
+
+
+@pytest.fixture(scope="session")
+def started_club(hub_server, new_database, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("club")
+    registry = sqlite3.connect(directory / "registry.sqlite")
+    with registry:
+        registry.execute(
+            "CREATE TABLE member (member_id TEXT PRIMARY KEY, name TEXT, position TEXT)"
+        )
+        registry.executemany("INSERT INTO member VALUES (?, ?, ?)", MEMBERS)
+    registry.close()
+    library = sqlite3.connect(directory / "library.sqlite")
+    with library:
+        library.execute("CREATE TABLE book (title TEXT, lent_to TEXT)")
+        library.execute("INSERT INTO book VALUES ('SQL', ?)", (KEY,))
+    library.close()
+    treasury = new_database("treasury")
+    with psycopg.connect(treasury) as connection:
+        connection.execute("CREATE TABLE income (income_id text, link_to_member text, amount int)")
+        with connection.cursor() as cursor:
+            cursor.executemany("INSERT INTO income VALUES (%s, %s, %s)", INCOME)
+    parts = psycopg.conninfo.conninfo_to_dict(treasury)
+    address = f"?host={hub_server.host}&port={hub_server.port}"
+    urls = {
+        "registry": f"sqlite:///{directory}/registry.sqlite",
+        "treasury": f"postgres://{parts['user']}:{parts['password']}@/{parts['dbname']}{address}",
+        "library": f"sqlite:///{directory}/library.sqlite",
+    }
+    hub = new_database("hub")
+    settings = Settings(
+        owners={name: OwnerSettings(url=url) for name, url in urls.items()},
+        hub=HubSettings(dsn=hub),
+        listen=Listen(port=0),
+    )
+    with asyncio.Runner() as runner:
+        context = open_application(settings)
+        application = runner.run(context.__aenter__())
+        try:
+            yield Club(runner, application, hub)
+        finally:
+            runner.run(context.__aexit__(None, None, None))
+
+
+@pytest.fixture
+def club(started_club):
+    """The club, its registry's keys allowed to leave for the treasury."""
+    started_club.policies(registry=OPEN)
+    return started_club
+
+
+@pytest.fixture
+def reply():
+    """Make an answer of the model server."""
+    return Reply
