@@ -354,25 +354,8 @@ async def _look(
         quote_literal(".".join(quote_identifier(part) for part in name if part is not None))
         for name in names
     )
-    relations = f"""(SELECT pg_catalog.json_agg(pg_catalog.json_build_object(
-        'number', u.number, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
-        'definition', CASE WHEN c.relkind = 'v' AND n.nspname NOT IN
-            ('pg_catalog', 'information_schema', 'oar')
-            THEN oar_internal.view_definition(c.oid) END,
-        'columns', (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.attname,
-            pg_catalog.format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
-            FROM pg_catalog.pg_attribute a
-            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-        'collates', EXISTS (SELECT FROM pg_catalog.pg_attribute a
-            JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
-            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT (l.collnamespace
-                = 'pg_catalog'::pg_catalog.regnamespace AND l.collname IN
-                ('default', 'C', 'POSIX', 'ucs_basic', 'pg_c_utf8')))))
-        FROM ROWS FROM (pg_catalog.unnest(ARRAY[{spelled}]::pg_catalog.text[]))
-            WITH ORDINALITY AS u(name, number)
-        JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(u.name)
-        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace)"""
-    ((state, listed),) = await link.query(f"SELECT {SESSION_STATE}, {relations}::pg_catalog.text")
+    named = f"oar_internal.named(ARRAY[{spelled}]::pg_catalog.text[])"
+    ((state, listed),) = await link.query(f"SELECT {SESSION_STATE}, {named}")
     resolved = {} if listed is None else {names[i["number"] - 1]: i for i in json.loads(listed)}
     return link.learn(state), resolved
 

@@ -84,6 +84,30 @@ RETURNS text LANGUAGE sql STABLE SECURITY INVOKER SET search_path = '' AS $body$
     SELECT pg_catalog.pg_get_viewdef(view, false)
 $body$;
 
+-- What names mean in the session: a plan of its own each session, made once. Without a search path
+-- of its own, since the session's is asked about.
+CREATE OR REPLACE FUNCTION oar_internal.named(names text[])
+RETURNS text LANGUAGE plpgsql STABLE SECURITY INVOKER AS $body$
+BEGIN
+    RETURN (SELECT pg_catalog.json_agg(pg_catalog.json_build_object(
+        'number', u.number, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
+        'definition', CASE WHEN c.relkind = 'v' AND n.nspname NOT IN
+            ('pg_catalog', 'information_schema', 'oar')
+            THEN oar_internal.view_definition(c.oid) END,
+        'columns', (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.attname,
+            pg_catalog.format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
+            FROM pg_catalog.pg_attribute a
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+        'collates', EXISTS (SELECT FROM pg_catalog.pg_attribute a
+            JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT (l.collnamespace
+                = 'pg_catalog'::pg_catalog.regnamespace AND l.collname IN
+                ('default', 'C', 'POSIX', 'ucs_basic', 'pg_c_utf8')))))
+        FROM ROWS FROM (pg_catalog.unnest(names)) WITH ORDINALITY AS u(name, number)
+        JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(u.name)
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace)::pg_catalog.text;
+END $body$;
+
 CREATE OR REPLACE FUNCTION public.oar_ask(question text)
 RETURNS SETOF record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $body$
 BEGIN
@@ -115,11 +139,12 @@ COMMENT ON FUNCTION public.oar_explain(text) IS
     'which owners a question or statement would ask, for what, and why';
 
 REVOKE ALL ON FUNCTION oar_internal.guard(text, text), oar_internal.any_row(),
-    oar_internal.any_table(),
+    oar_internal.any_table(), oar_internal.named(text[]),
     oar_internal.view_definition(oid), public.oar_ask(text), public.oar_ask_json(text),
     public.oar_explain(text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION oar_internal.guard(text, text), oar_internal.view_definition(oid),
-    public.oar_ask(text), public.oar_ask_json(text), public.oar_explain(text) TO oar_client;
+    oar_internal.named(text[]), public.oar_ask(text), public.oar_ask_json(text),
+    public.oar_explain(text) TO oar_client;
 GRANT EXECUTE ON FUNCTION oar_internal.any_row(), oar_internal.any_table() TO oar_planner;
 """
 
