@@ -1,6 +1,7 @@
 """A student club whose tables lie with two owners, and a model server that reads what it is sent.
 
-``registry`` (SQLite) holds the members, ``treasury`` (PostgreSQL) what they received.
+``registry`` (SQLite) holds the members, ``treasury`` (PostgreSQL) what they received. ``annex``
+holds a few more rows of the members' table, ``library`` another table.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ def plan_next(material: dict[str, Any]) -> dict[str, str]:
         sql = "SELECT member_id FROM member WHERE position = 'Vice President' LIMIT 5"
         return {"owner": owner_of("member", material), "sql": sql}
     if len(earlier) == 1 and earlier[0].get("rows"):
-        keys = ", ".join(f"'{row[0]}'" for row in earlier[0]["rows"])
-        sql = f"SELECT amount FROM income WHERE link_to_member IN ({keys}) LIMIT 5"
+        ((key,),) = earlier[0]["rows"]
+        sql = f"SELECT amount FROM income WHERE link_to_member = '{key}' LIMIT 5"
         return {"owner": owner_of("income", material), "sql": sql}
     return {"owner": "", "sql": ""}
 
@@ -221,7 +222,7 @@ class Club:
         self.application.owner_queries.gate.replace_policies(
             {
                 owner: parse_policy(texts.get(owner, READABLE), owner=owner, source=owner)
-                for owner in ("registry", "treasury", "library")
+                for owner in ("registry", "treasury", "library", "annex")
             }
         )
 
@@ -273,6 +274,11 @@ def started_club(hub_server, new_database, tmp_path_factory):
         library.execute("CREATE TABLE book (title TEXT, lent_to TEXT)")
         library.execute("INSERT INTO book VALUES ('SQL', ?)", (KEY,))
     library.close()
+    annex = sqlite3.connect(directory / "annex.sqlite")
+    with annex:
+        annex.execute("CREATE TABLE member (member_id TEXT PRIMARY KEY, name TEXT, position TEXT)")
+        annex.execute("INSERT INTO member VALUES ('recAnnex1', 'Cy', 'Vice President')")
+    annex.close()
     treasury = new_database("treasury")
     with psycopg.connect(treasury) as connection:
         connection.execute("CREATE TABLE income (income_id text, link_to_member text, amount int)")
@@ -284,10 +290,14 @@ def started_club(hub_server, new_database, tmp_path_factory):
         "registry": f"sqlite:///{directory}/registry.sqlite",
         "treasury": f"postgres://{parts['user']}:{parts['password']}@/{parts['dbname']}{address}",
         "library": f"sqlite:///{directory}/library.sqlite",
+        "annex": f"sqlite:///{directory}/annex.sqlite",
     }
     hub = new_database("hub")
     settings = Settings(
-        owners={name: OwnerSettings(url=url) for name, url in urls.items()},
+        owners={
+            name: OwnerSettings(url=url, schema="registry" if name == "annex" else name)
+            for name, url in urls.items()
+        },
         hub=HubSettings(dsn=hub),
         listen=Listen(port=0),
     )

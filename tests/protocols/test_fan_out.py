@@ -122,3 +122,21 @@ def test_oar_answers_the_question_of_the_papers_trace(club, protocol, strategy):
 def test_a_malformed_draft_goes_to_fan_out(club, reply, fault):
     run, _ = club.ask("oar", draft=lambda m: reply(**fault))
     assert (run.strategy, run.outcome, run.routing.draft) == ("fan-out", "abstained", None)
+
+
+def test_owners_that_split_a_table_answer_for_their_own_rows_without_a_join(club):
+    contacts = Contacts(("registry", "annex"))
+    run, _ = club.ask(
+        "oar",
+        "Which members are vice presidents?",
+        contacts=contacts,
+        draft=lambda m: {"sql": "SELECT name FROM member WHERE position = 'Vice President'"},
+        owner=lambda m: {"sql": "SELECT name FROM member WHERE position = 'Vice President'"},
+        receiver=lambda m: {
+            "unanswerable": False,
+            "answer_rows": [row for result in m["results"] for row in result["rows"]],
+        },
+    )
+    assert (run.routing.cover.kappa, run.strategy) == (1, "fan-out")
+    assert run.rows == (("Ada",), ("Cy",))
+    assert [(q.number, q.owner) for q in run.queries] == [(1, "registry"), (2, "annex")]

@@ -38,6 +38,13 @@ def test_an_answer_with_a_field_more_is_not_what_was_asked_for(club):
     assert run.reason.startswith("receiver: ")
 
 
+@pytest.mark.parametrize("rows", ['[["a"], "b"]', "[[NaN]]", '[[{"a": 1}]]', "null"])
+def test_rows_that_are_no_rows_are_not_what_was_asked_for(club, reply, rows):
+    content = f'{{"unanswerable": false, "answer_rows": {rows}}}'
+    run, _ = club.ask("relay", receiver=lambda m: reply(content=content))
+    assert (run.outcome, run.rows) == ("stopped", None)
+
+
 def test_a_rate_limit_is_waited_for(club, reply):
     run, server = club.ask("relay", "What?", reply(status=429), reply(status=503))
     assert run.outcome == "answered"
@@ -107,6 +114,9 @@ def test_what_a_model_may_not_send(club, sql, part):
         "SELECT upper(name), to_char(now(), 'YYYY') FROM member m GROUP BY 1 ORDER BY 1 DESC",
         "SELECT name -- the name\nFROM member /* all */ LIMIT 3",
         "SELECT name FROM member LIMIT 1000",
+        "SELECT name FROM member ORDER BY position FETCH FIRST 2 ROWS WITH TIES",
+        "TABLE member;",
+        "(SELECT name FROM member)",
         "SELECT name FROM member UNION SELECT position FROM member",
         "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY length(name)) FROM member",
     ],

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from oar_proxy.protocols.contacts import Contacts
 
 KEY = "recD078PnS3x2doBe"
 MEMBER = "SELECT member_id FROM member WHERE position = 'Vice President' LIMIT 5"
-INCOME = f"SELECT amount FROM income WHERE link_to_member IN ('{KEY}') LIMIT 5"
+INCOME = f"SELECT amount FROM income WHERE link_to_member = '{KEY}' LIMIT 5"
 
 
 @pytest.mark.parametrize("protocol", ["relay", "relay+", "relay+ without keys"])
@@ -210,3 +211,30 @@ def test_an_owner_nobody_knows_and_a_query_sent_twice_are_statuses(club):
         "this owner was sent the same query before",
     ]
     assert run.outcome == "abstained"
+
+
+def test_relay_follows_a_referral_and_the_planner_reads_it(club):
+    contacts = Contacts(("registry",), ("treasury",), ("The treasury knows who received what.",))
+    run, server = club.ask("relay", contacts=contacts)
+    assert run.rows == ((50,),)
+    assert server.materials("planner")[0]["referrals"] == ["The treasury knows who received what."]
+    alone, _ = club.ask("fan-out", contacts=contacts)
+    assert [q.owner for q in alone.queries] == ["registry"]
+
+
+@pytest.mark.parametrize("protocol", ["planned", "relay+ without rows"])
+def test_a_value_the_planner_never_saw_is_its_own(club, protocol):
+    club.policies()
+    sql = "SELECT amount FROM income WHERE amount = 152"
+    queries = [
+        {"owner": "registry", "sql": "SELECT count(*) FROM member"},
+        {"owner": "treasury", "sql": sql},
+        {"owner": "", "sql": ""},
+    ]
+    script = iter(queries)
+    run, _ = club.ask(
+        protocol,
+        planned=lambda m: {"queries": queries[:2]},
+        planner=lambda m: next(script),
+    )
+    assert [(q.status, q.keys) for q in run.queries] == [("rows", ())] * 2

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from oar_proxy.catalog import Catalog
 from oar_proxy.drafters.model import ChatModel, UnusableReply, unfenced
@@ -107,7 +107,7 @@ class Attempt:
     calls: list[Call]
     queries: list[OwnerQuery] = field(default_factory=list)
     tokens: int = 0
-    """Of the budget, what the results that reached the receiver took."""
+    """Of the budget, what the results that were charged so far took."""
 
     async def consult(
         self, role: Role, system: str, material: Mapping[str, Any], form: type[ReplyT]
@@ -121,20 +121,21 @@ class Attempt:
             raise Stopped(f"{role}: {error.message}") from None
         self.calls.append(Call(role, chat, reply))
         try:
-            return form.model_validate(json.loads(unfenced(reply)))
-        except (json.JSONDecodeError, ValidationError, RecursionError):
+            return form.model_validate(json.loads(unfenced(reply), parse_constant=_no_json))
+        except (ValueError, RecursionError):  # of JSON's as of the form's
             raise Stopped(f"{role}: the reply is not the JSON object it was asked for") from None
 
-    async def query(self, owner: str, sql: str, size: Size) -> OwnerQuery:
+    async def query(self, owner: str, sql: str, size: Size, *, shown: bool) -> OwnerQuery:
         """Send an owner what a model wrote for it; whatever forbids that becomes the status.
 
-        Raises ``OarError`` only for what is no owner's and no model's fault.
+        ``shown``: whoever writes the next query sees the rows. Raises ``OarError`` only for what is
+        no owner's and no model's fault.
         """
         number = len(self.queries) + 1
         place = OwnerQuery(number, owner, sql, "not sent")
         self.queries.append(place)
         try:
-            result = await self.owners.ask(owner, sql, size)
+            result = await self.owners.ask(owner, sql, size, shown=shown)
         except (HubConnectionLost, InternalError, LedgerUnavailable, OutOfMemory):
             raise
         except OarError as error:
@@ -185,6 +186,11 @@ class Strategy(Protocol):
     async def run(self, attempt: Attempt) -> Verdict:
         """Run to the end. Raises :class:`Stopped` and ``OarError``."""
         ...
+
+
+def _no_json(constant: str) -> None:
+    """Refuse NaN and the infinities, which Python takes and JSON does not have."""
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _one_line(text: str) -> str:

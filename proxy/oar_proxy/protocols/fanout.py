@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from oar_proxy.protocols import prompts
@@ -29,7 +29,8 @@ class FanOut:
                 asked = [group.create_task(_part(attempt, owner)) for owner in contacts.initial]
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        parts = [task.result() for task in asked]
+        parts = [replace(task.result(), number=n) for n, task in enumerate(asked, start=1)]
+        attempt.queries[:] = parts  # in contact order, whichever came first
         peers: list[dict[str, Any]] = []
         local: list[dict[str, Any]] = []
         for part in parts:
@@ -53,4 +54,4 @@ async def _part(attempt: Attempt, owner: str) -> OwnerQuery:
     written = await attempt.consult("owner", prompts.OWNER, material, prompts.LocalQuery)
     if not written.sql.strip():
         return attempt.note(owner, NO_TABLE)
-    return await attempt.query(owner, written.sql, SIZE)
+    return await attempt.query(owner, written.sql, SIZE, shown=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 import psycopg
+import structlog
 from oar_adapters.interface import Adapter, Cell
 from psycopg import AsyncConnection, AsyncRawCursor, sql
 from psycopg.adapt import Dumper, PyFormat
@@ -32,6 +34,7 @@ from oar_proxy.errors import (
     FeatureNotSupported,
     HubConnectionLost,
     InsufficientPrivilege,
+    LedgerUnavailable,
     OarError,
     QueryCanceled,
     Unanswerable,
@@ -50,6 +53,8 @@ from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.settings import Limits
 from oar_proxy.sqltree import Parsed
 from oar_proxy.statement import FederatedStatement, guard_text, recognise
+
+log = structlog.get_logger(__name__)
 
 Scalar = str | int | float | bool | None
 
@@ -120,6 +125,7 @@ class OwnerQueries:
             configure=self._configure,
             min_size=0,
             max_size=CONNECTIONS,
+            timeout=limits.statement_timeout,
             open=False,
             name="oar protocols",
         )
@@ -170,6 +176,7 @@ class OwnerQueries:
         )
         sitting = Sitting(self, ask, catalog, Seen(question.normalised))
         sqlstate = QueryCanceled.sqlstate
+        started = time.monotonic()
         try:
             yield sitting
             sqlstate = SUCCESS if sitting.rows is not None else Unanswerable.sqlstate
@@ -177,8 +184,21 @@ class OwnerQueries:
             sqlstate = error.sqlstate
             raise
         finally:
-            await self.ledger.finish_ask(
-                ask, sqlstate=sqlstate, rows=sitting.rows, finished=sitting.finished
+            try:
+                await self.ledger.finish_ask(
+                    ask, sqlstate=sqlstate, rows=sitting.rows, finished=sitting.finished
+                )
+            except LedgerUnavailable:
+                # What was sent is recorded; only the outcome is not, and reads as unknown.
+                log.warning("ledger outcome not written", ask=str(ask.id))
+            log.info(
+                "protocol",
+                ask=str(ask.id),
+                principal=ask.principal,
+                route=route,
+                kappa=kappa,
+                sqlstate=sqlstate,
+                milliseconds=round((time.monotonic() - started) * 1000, 1),
             )
 
 
@@ -200,10 +220,11 @@ class Sitting:
             return None
         return f"owner {owner} does not let a model read its rows: rule {decision.rule}"
 
-    async def ask(self, owner: str, text: str, size: Size) -> Result:
+    async def ask(self, owner: str, text: str, size: Size, *, shown: bool) -> Result:
         """Ask an owner what a model wrote.
 
-        Raises ``OarError`` for whatever forbids it, with a message that a model may read.
+        ``shown``: a model that writes further queries will see the rows. Raises ``OarError`` for
+        whatever forbids it, with a message that a model may read.
         """
         self._require_readable(owner)
         catalog = self.catalog.held_by((owner,))
@@ -215,6 +236,8 @@ class Sitting:
                 result = await self._run(
                     owner, statement, size, session=session, held=held, finished=finished
                 )
+                if shown:
+                    await self._note(owner, statement, result)
         except psycopg.Error as error:
             if error.sqlstate is None:
                 raise HubConnectionLost("the hub's connection was lost") from error
@@ -267,7 +290,6 @@ class Sitting:
         held.callback(account.close)
         tables = tuple(t.holders[0].table for t in statement.catalog.tables.values())
         edges = self.seen.edges(statement.parsed, owner, tables, size.rows + 1)
-        origins = await self._origins(owner, statement)
         plan = await queries.compiler.plan(statement, {})
         gathered = await run(
             plan,
@@ -289,29 +311,25 @@ class Sitting:
             execution = await answers.answer(plan.statement, gathered, 0, session, account)
         columns, rows = await session.rows(execution)
         kept = _within(rows, size)
-        for row in kept:
-            for value, columns_of in zip(row, origins, strict=True):
-                self.seen.add(value, columns_of)
         carried: dict[str, int] = {}
         for edge in edges:
             for source in dict.fromkeys(origin.owner for origin in edge.edge.origins):
                 carried[source] = carried.get(source, 0) + edge.keys
         return Result(columns, kept, len(kept) < len(rows), tuple(carried.items()))
 
-    async def _origins(
-        self, owner: str, statement: FederatedStatement
-    ) -> list[tuple[KeyOrigin, ...]]:
-        """The columns each output may show values of: all that are used, where it is computed."""
+    async def _note(self, owner: str, statement: FederatedStatement, result: Result) -> None:
+        """Note where values come from: any column that is used, where they are computed."""
         used = tuple(
             KeyOrigin(owner, o.table.schema, o.table.name, column)
             for o in statement.occurrences
             # A number of rows is of the whole table.
             for column in o.columns or [c.name for c in o.table.columns]
         )
-        return [
-            used if origin is None else (KeyOrigin(owner, *origin),)
-            for origin in await self.queries.compiler.origins(statement)
-        ]
+        found = await self.queries.compiler.origins(statement)
+        origins = [used if origin is None else (KeyOrigin(owner, *origin),) for origin in found]
+        for row in result.rows:
+            for value, sources in zip(row, origins, strict=True):
+                self.seen.add(value, sources)
 
 
 async def _no_question(_text: str, _state: SessionState) -> Draft:

@@ -35,7 +35,7 @@ class Relay:
 
     async def run(self, attempt: Attempt) -> Verdict:
         """See :class:`~oar_proxy.protocols.attempt.Strategy`."""
-        told = _Told(attempt, self.as_produced)
+        told = _Told(attempt, self)
         if self.planned:
             material = self._material(attempt, told)
             plan = await attempt.consult("planner", prompts.PLANNED, material, prompts.Plan)
@@ -74,11 +74,12 @@ class Relay:
 class _Told:
     """The results so far, as they are charged."""
 
-    def __init__(self, attempt: Attempt, as_produced: bool) -> None:
+    def __init__(self, attempt: Attempt, relay: Relay) -> None:
         self._attempt = attempt
-        self._as_produced = as_produced
+        self._as_produced = relay.as_produced
+        self._shown = relay.show_rows and not relay.planned
         budget = attempt.inquiry.budget
-        self.budget = budget if as_produced else budget - PROVENANCE
+        self.budget = budget if relay.as_produced else budget - PROVENANCE
         self.kept: list[OwnerQuery] = []
 
     async def add(self, query: prompts.NextQuery) -> None:
@@ -102,7 +103,7 @@ class _Told:
             return attempt.note(query.owner[:64], "there is no owner of that name")
         if any((q.owner, q.sql) == (query.owner, query.sql) for q in attempt.queries):
             return attempt.note(query.owner, AGAIN)
-        return await attempt.query(query.owner, query.sql, SIZE)
+        return await attempt.query(query.owner, query.sql, SIZE, shown=self._shown)
 
     async def _fits(self, done: OwnerQuery) -> bool:
         entries = [q.entry(sql=self._as_produced) for q in (*self.kept, done)]
