@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import re
 import struct
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -701,6 +702,41 @@ def test_two_connections_share_a_large_table_and_see_one_moment(postgres_owner):
                 writer.execute("DROP TABLE shared")
             assert (count, connections) == (100_000, more)
             assert found == list(range(1, 100_001))
+
+
+@pytest.mark.parametrize("each", [1, 50])
+def test_rows_of_many_keys_come_whole_however_many_each_finds(postgres_owner, each):
+    conninfo, url = postgres_owner
+    keys = tuple(struct.pack("!i", key) for key in range(1, 401))
+
+    async def ask():
+        adapter = open_adapter(url, {})
+        table = next(t for t in (await adapter.schema()).tables if t.name == "found")
+        scan = Scan(table, table.columns, (), (KeyFilter("k", "integer", keys),), limit=100_000)
+        found = await rows_of(adapter, scan)
+        few = await rows_of(adapter, replace(scan, limit=7))
+        await adapter.close()
+        return found, few
+
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("CREATE TABLE found (k int, note text)")
+        connection.execute(
+            "INSERT INTO found SELECT k, CASE WHEN k %% 3 > 0 THEN 'n' || k END"
+            " FROM generate_series(1, 900) AS k, generate_series(1, %s)",
+            [each],
+        )
+        connection.execute("GRANT SELECT ON found TO PUBLIC")
+        try:
+            found, few = run(ask)
+        finally:
+            connection.execute("DROP TABLE found")
+    due = Counter(
+        (key, f"n{number}".encode() if number % 3 else None)
+        for number, key in enumerate(keys, start=1)
+        for _ in range(each)
+    )
+    assert Counter(found) == due
+    assert len(few) == 7
 
 
 # --- connections --------------------------------------------------------------------------------

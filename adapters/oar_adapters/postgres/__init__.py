@@ -74,6 +74,10 @@ expected to give no more than this, and to have workers, is fetched at once."""
 SHARED_BLOCKS: Final = 1024
 """A table of 8 MB or more is read by two connections, if there is a second one to spare."""
 
+PACKED_FROM_KEYS: Final = 256
+"""From so many keys on, the owner packs the rows they find, if these are no more than `HELD_ROWS`.
+Measured on a join by 5,556 keys that find 5,000 rows: 38.4 ms, against 41.4 ms."""
+
 _BLOCKS: Final = """
 SELECT pg_relation_size(c.oid) / current_setting('block_size')::int8,
     has_function_privilege('pg_export_snapshot()', 'EXECUTE') AND NOT pg_is_in_recovery()
@@ -405,6 +409,11 @@ class PostgresSnapshot:
             async with self._turn:
                 _check_types(await portal.open(_left(self._deadline)), types)
             at_once = not keys and await self._shared_by_workers(asked, text)
+        if isinstance(asked, Scan) and sum(map(len, keys)) >= PACKED_FROM_KEYS:
+            batch = await self._packed_whole(asked, keys)
+            if batch is not None:
+                yield batch
+                return
         if at_once:
             with _translated("running a query"):
                 rows = await self._fetch(portal, 0)
@@ -510,6 +519,17 @@ class PostgresSnapshot:
         self._ahead.discard(task)
         if not task.cancelled():
             task.exception()  # of blocks that nobody wants any more, nobody has to hear
+
+    async def _packed_whole(self, asked: Scan, keys: Sequence[Sequence[bytes]]) -> Batch | None:
+        """Read rows as arrays; None where they are too many to be one answer."""
+        text = sql.packed(asked, HELD_ROWS + 1)
+        with _translated("running a query"):
+            async with self._turn:
+                row = await self._connection.fetchrow(text, *keys, timeout=_left(self._deadline))
+        count = int.from_bytes(row[0], "big")
+        if count > HELD_ROWS:
+            return None
+        return Batch(tuple(map(Packed.of_array, row[1:])), count)
 
     async def _readers(self, blocks: int) -> list[Connection]:
         """The connections that share so many blocks: they see the same moment."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Final
 
@@ -306,6 +307,17 @@ def packed_scan(query: Scan) -> str:
     return (
         f"SELECT pg_catalog.count(*), {', '.join(arrays)} FROM {relation(query.table)} "
         f"WHERE {' AND '.join(conditions)}"
+    )
+
+
+def packed(query: Scan, rows: int) -> str:
+    """Write a scan of so many rows at most, whose columns come as one array each, with size."""
+    limit = rows if query.limit is None else min(rows, query.limit)
+    names = [f"c{number}" for number in range(1, len(query.outputs) + 1)]
+    arrays = [f"pg_catalog.array_send(pg_catalog.array_agg(q.{name}))" for name in names]
+    rows_of = scan(replace(query, limit=limit))
+    return (
+        f"SELECT pg_catalog.count(*), {', '.join(arrays)} FROM ({rows_of}) AS q({', '.join(names)})"
     )
 
 
