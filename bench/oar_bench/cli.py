@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import json
+import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -42,6 +43,8 @@ app.command("fuzz")(fuzz_command)
 @app.callback()
 def bench() -> None:
     """Measure routing, fidelity, answers, reduction and overhead; recompute the paper's tables."""
+    # Whoever stops a run wants its servers stopped too, as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 DataOption = Annotated[

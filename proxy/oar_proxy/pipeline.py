@@ -286,7 +286,8 @@ class Pipeline:
         recognised = await recognise(body, link, self.catalog, self._drafter(link))
         if recognised is None or recognised.statement is None:
             return None
-        return body, _array_items((rows[0][1] or b"{}").decode())
+        types = _array_items((rows[0][1] or b"{}").decode())
+        return body, [_castable(kind) for kind in types]
 
     async def _inline_execute(self, text: str, link: HubLink) -> Prepared | None:
         """Put what is prepared under the name now, with its arguments, in the place of EXECUTE."""
@@ -611,6 +612,17 @@ def _prepared_body(statement: str) -> str:
     return statement
 
 
+_UNMODIFIED: Final = {"character": "bpchar", "bit": '"bit"'}
+"""Names that mean another type without a modifier: SQL's ``character`` is ``character(1)``, and a
+cast to that cuts a value short."""
+
+
+def _castable(kind: str) -> str:
+    """Spell a type that PostgreSQL named without its modifier so that a cast changes no value."""
+    element = kind.removesuffix("[]")
+    return _UNMODIFIED.get(element, element) + kind[len(element) :]
+
+
 def _exactly(value: str, kind: str) -> str:
     """SQL for a value's text; a float's bits, whose text ``extra_float_digits`` may cut short."""
     if kind in _FLOATS:
@@ -680,5 +692,5 @@ async def _arguments(link: HubLink, parameters: Sequence[Parameter]) -> dict[int
         value, kind = cells[2 * number - 2], cells[2 * number - 1]
         assert kind is not None
         text = None if value is None else value.decode()
-        arguments[number] = _Argument(text, kind.decode())
+        arguments[number] = _Argument(text, _castable(kind.decode()))
     return arguments

@@ -246,7 +246,72 @@ def _unfaithful(
     for name, value in _PLAIN_SETTINGS.items():
         if settings.get(name, value) != value:
             return f"the session's {name} is not {value}"
+    if not can.text_order and _orders(node) and _makes_text(node, alone=True):
+        return "text that is no column's would be compared in its owner's order (R47)"
     return _unlisted(node, can)
+
+
+_ORDERING: Final = frozenset({"<", "<=", ">", ">="})
+_BETWEEN: Final = (
+    enums.A_Expr_Kind.AEXPR_BETWEEN,
+    enums.A_Expr_Kind.AEXPR_NOT_BETWEEN,
+    enums.A_Expr_Kind.AEXPR_BETWEEN_SYM,
+    enums.A_Expr_Kind.AEXPR_NOT_BETWEEN_SYM,
+)
+
+
+def _orders(node: Any) -> bool:
+    """Tell whether a query compares or sorts by an order anywhere."""
+    here = isinstance(node, ast.SortBy | ast.MinMaxExpr)
+    if isinstance(node, ast.A_Expr):
+        here = node.kind in _BETWEEN or node.name[-1].sval in _ORDERING
+    elif isinstance(node, ast.FuncCall):
+        here = node.funcname[-1].sval in ("min", "max")
+    return here or any(map(_orders, sqltree.children(node)))
+
+
+def _makes_text(node: Any, *, alone: bool) -> bool:
+    """Tell whether a query may have text that is made of no column: it has the owner's collation.
+
+    Columns are read under a collation of their own, which holds for what is made of them, too. A
+    string is not ``alone`` beside a plain column: if that is text, its collation holds for both.
+    """
+    if isinstance(node, ast.A_Const):
+        return alone and isinstance(node.val, ast.String)
+    if isinstance(node, ast.TypeCast):
+        name = node.typeName.names[-1].sval
+        literal = isinstance(node.arg, ast.A_Const)
+        # Of a date or a number that is written as a string no text is left.
+        return name in ("text", "varchar") or (not literal and _makes_text(node.arg, alone=True))
+    if isinstance(node, ast.SelectStmt) and node.valuesLists:
+        return True
+    if isinstance(node, ast.FuncCall) and node.funcname[-1].sval in _TO_TEXT:
+        return True
+    if isinstance(node, ast.FuncCall) and node.funcname[-1].sval in _OF_TIME:
+        return any(_makes_text(child, alone=False) for child in sqltree.children(node))
+    beside: Sequence[Any] = ()
+    if isinstance(node, ast.A_Expr) and node.name[-1].sval != "||":
+        beside = [node.lexpr, *(node.rexpr if isinstance(node.rexpr, tuple) else (node.rexpr,))]
+    elif isinstance(node, ast.CoalesceExpr | ast.MinMaxExpr):
+        beside = list(node.args or ())
+    elif isinstance(node, ast.CaseExpr):
+        whens: Any = node.args or ()
+        beside = [*(when.result for when in whens), node.defresult]
+        if any(isinstance(each, ast.ColumnRef) for each in beside):
+            tested = [node.arg, *(when.expr for when in whens)]
+            return any(_makes_text(each, alone=True) for each in tested) or any(
+                _makes_text(each, alone=False) for each in beside
+            )
+        return any(_makes_text(child, alone=True) for child in sqltree.children(node))
+    inside = not any(isinstance(each, ast.ColumnRef) for each in beside)
+    return any(_makes_text(child, alone=inside) for child in sqltree.children(node))
+
+
+_TO_TEXT: Final = frozenset({"md5", "to_hex"})
+"""Functions whose text may be made of no text."""
+
+_OF_TIME: Final = frozenset({"date_part", "date_trunc", "extract"})
+"""Functions whose string says which part of a time is meant."""
 
 
 def _unlisted(root: Any, can: Capabilities) -> str | None:

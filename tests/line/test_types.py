@@ -113,3 +113,28 @@ def test_every_type_can_be_compared(typed, column):
                     assert (
                         client.execute(text.replace("TABLE", "shop.kinds")).fetchall() == expected
                     )
+
+
+@pytest.mark.parametrize("column", [c for c in COLUMNS if c != "c_json"])  # has no equality
+def test_every_type_can_be_a_parameter(typed, column):
+    """PostgreSQL calls a parameter's type ``character`` where it means one of any length."""
+    dsn, together = typed
+    _, values = COLUMNS[column]
+    statements = [
+        f"SELECT id FROM TABLE WHERE {column} = $1 ORDER BY id",
+        f"SELECT x.id FROM TABLE x JOIN (VALUES (1)) one(n) ON true WHERE (x.{column} = $1) IS TRUE "
+        "ORDER BY 1",
+        f"SELECT x.id FROM TABLE x LEFT JOIN SCHEMAa a ON a.id = x.id WHERE x.{column} >= $1 "
+        f"OR x.{column} IN ($1, $1) ORDER BY 1",
+    ]
+    with psycopg.connect(dsn, autocommit=True) as client:
+        for text in statements:
+            ours = text.replace("TABLE", "shop.kinds").replace("SCHEMA", "shop.")
+            theirs = text.replace("TABLE", "kinds").replace("SCHEMA", "")
+            client.execute(f"PREPARE given AS {ours}")
+            for value in values:
+                wanted = psycopg.RawCursor(together).execute(theirs, [value]).fetchall()
+                assert psycopg.RawCursor(client).execute(ours, [value]).fetchall() == wanted
+                literal = psycopg.sql.Literal(value).as_string(None)
+                assert client.execute(f"EXECUTE given({literal})").fetchall() == wanted
+            client.execute("DEALLOCATE given")

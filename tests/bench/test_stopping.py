@@ -1,0 +1,52 @@
+"""A benchmark that is told to stop leaves no server behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+
+def servers(directory):
+    """The processes whose command or environment names a directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            said = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        except OSError:  # it has ended
+            continue
+        if str(directory).encode() in said and b"postgres" in said:
+            found.append(process.name)
+    return found
+
+
+def test_its_servers_end_with_it():
+    # Where other users may go: as root, the servers run as one.
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "oar_bench", "reduction", "--count", "500"],
+            env={**os.environ, "TMPDIR": name},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            assert until(lambda: len(servers(directory)) > 5, 60)  # of a server, not of initdb
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) != 0
+        finally:
+            process.kill()
+        assert until(lambda: not servers(directory), 10)
+
+
+def until(holds, seconds):
+    for _ in range(seconds * 10):
+        if holds():
+            return True
+        time.sleep(0.1)
+    return False
