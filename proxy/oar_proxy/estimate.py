@@ -120,11 +120,10 @@ class Estimates:
         }
         """Rows of each occurrence that its holders' conditions leave."""
         self.guessed = frozenset(
-            number
-            for number, parts in sent.items()
-            if any(_is_guessed(predicate) for _, kept in parts for predicate in kept)
+            number for number, parts in sent.items() if any(kept for _, kept in parts)
         )
-        """Occurrences with a condition of which only the owner knows how many rows it leaves."""
+        """Occurrences with a condition: only the owner knows how many rows it leaves, since some
+        values are more frequent than others and ranges hold more or less of them."""
 
     def keys(
         self,
@@ -182,17 +181,6 @@ class Estimates:
 
     def _all_rows(self, origin: Origin) -> float:
         return max(1.0, self._table(origin).row_estimate)
-
-
-def _is_guessed(predicate: Predicate) -> bool:
-    match predicate:
-        case And(arguments=arguments) | Or(arguments=arguments):
-            return any(map(_is_guessed, arguments))
-        case Not(argument=argument):
-            return _is_guessed(argument)
-        case Comparison(op="=" | "<>") | Membership() | NullTest():
-            return False
-    return True
 
 
 def _left(table: Table, conditions: Iterable[Predicate]) -> float:

@@ -1,12 +1,12 @@
 """What asking for one occurrence would bring, given those that are asked before it.
 
 An edge is *worth it* when it is expected to carry no more keys than its target has rows left:
-each key then stands against a row that its owner may be spared to send. Below a range their number
-is a guess, and may be more than a limit allows: they are counted before they leave. An edge whose
-opposite is sound, but forbidden, is used whatever it carries: the relay turns round. An edge is
-*implied* by another one into the same column whose own keys were already looked up among its: it is
-left out, and discloses nothing. Inside an owner no key leaves: a semi-join is worth it when what it
-joins is filtered, or smaller.
+each key then stands against a row that its owner may be spared to send. Below a condition their
+number is a guess, and may be more than a limit allows: they are counted before they leave. An edge
+whose opposite is sound, but forbidden, is used whatever it carries: the relay turns round. An edge
+is *implied* by another one into the same column whose own keys were already looked up among its: it
+is left out, and discloses nothing. Inside an owner no key leaves: a semi-join is worth it when what
+it joins is filtered, or smaller.
 """
 
 from __future__ import annotations
