@@ -47,6 +47,9 @@ WHOLE_STATEMENT: Final = "whole statement"
 Permit = Callable[[str], bool]
 """Given a reduction's name: whether the reduction may be made."""
 
+LONGEST_REMEMBERED: Final = 65_536
+"""Characters of the texts an answer is remembered for: a tree takes a hundred times their size."""
+
 Settings = Mapping[str, str]
 _T = TypeVar("_T")
 
@@ -70,7 +73,7 @@ class _Wishes:
 
 
 class _Last(Generic[_T]):
-    """The answers that were asked for last, at most so many."""
+    """The answers that were asked for last, at most so many, and to no text that is very long."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -83,6 +86,8 @@ class _Last(Generic[_T]):
         return self._known[key]
 
     def keep(self, key: tuple[object, ...], answer: _T) -> _T:
+        if sum(len(part) for part in key if isinstance(part, str)) > LONGEST_REMEMBERED:
+            return answer
         self._known[key] = answer
         if len(self._known) > self._most:
             self._known.popitem(last=False)

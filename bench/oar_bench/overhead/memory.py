@@ -45,15 +45,14 @@ class Meter:
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = _PROC / str(proxy.pid)
-        with psycopg.connect(proxy.hub.conninfo) as connection:
-            backend = connection.info.backend_pid
         try:
-            parent = re.search(
-                r"^PPid:\s+(\d+)", (_PROC / str(backend) / "status").read_text(), re.MULTILINE
-            )
+            # While it is connected: its process ends with the connection.
+            with psycopg.connect(proxy.hub.conninfo) as connection:
+                status = (_PROC / str(connection.info.backend_pid) / "status").read_text()
             self._reset()
         except OSError as error:
             raise NoProc(f"memory is read from Linux's /proc: {error.strerror}") from error
+        parent = re.search(r"^PPid:\s+(\d+)", status, re.MULTILINE)
         if parent is None:
             raise NoProc("memory is read from Linux's /proc: it names no parent process")
         self._postmaster = int(parent[1])
