@@ -6,8 +6,9 @@ No owner is asked here, and no row is read: the planner looks at empty tables.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from oar_adapters.interface import Adapter, Capabilities, Output, Statement
@@ -21,20 +22,10 @@ from oar_proxy.hub.planner import Planner, PlanningFailed
 from oar_proxy.hub.planreading import Origin, Reading
 from oar_proxy.plan import Plan
 from oar_proxy.pushdown import Whole, whole_statement
-from oar_proxy.sessionstate import SessionState
+from oar_proxy.sessionstate import MEANING, SessionState
 from oar_proxy.sqltree import Edit, quote_identifier, splice
 from oar_proxy.statement import FederatedStatement
 from oar_proxy.units import Unit, as_table, units, with_tables
-
-_MEANING: Final = (
-    "TimeZone",
-    "DateStyle",
-    "IntervalStyle",
-    "extra_float_digits",
-    "bytea_output",
-    "search_path",
-)
-"""Session settings that change what the planner makes of a literal or a name."""
 
 MAX_PLANS: Final = 128
 """Plans kept, until owners are looked at again: what their adapters say may change then."""
@@ -56,7 +47,7 @@ _T = TypeVar("_T")
 
 def meaning(state: SessionState) -> dict[str, str]:
     """Return the session's settings that bear on what a text means."""
-    return {name: state.settings[name] for name in _MEANING if name in state.settings}
+    return {name: state.settings[name] for name in MEANING if name in state.settings}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +63,26 @@ class _Wishes:
         return self.permit is None or self.permit(reduction)
 
 
+_Key = tuple[object, ...]
+
+
 class _Last(Generic[_T]):
     """The answers that were asked for last, at most so many, and to no text that is very long."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._known: OrderedDict[tuple[object, ...], _T] = OrderedDict()
+        self._known: OrderedDict[_Key, _T] = OrderedDict()
 
-    def get(self, key: tuple[object, ...]) -> _T | None:
-        if key not in self._known:
-            return None
-        self._known.move_to_end(key)
-        return self._known[key]
-
-    def keep(self, key: tuple[object, ...], answer: _T) -> _T:
-        if sum(len(part) for part in key if isinstance(part, str)) > LONGEST_REMEMBERED:
-            return answer
-        self._known[key] = answer
-        if len(self._known) > self._most:
-            self._known.popitem(last=False)
+    async def of(self, key: _Key, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """Return the answer to a key, asking for it if need be. What it raises is not kept."""
+        if key in self._known:
+            self._known.move_to_end(key)
+            return self._known[key]
+        answer = await ask()
+        if sum(len(part) for part in key if isinstance(part, str)) <= LONGEST_REMEMBERED:
+            self._known[key] = answer
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
         return answer
 
 
@@ -102,7 +94,7 @@ class Compiler:
         self._gate = gate
         self._planner = planner
         self._readings = _Last[Reading](MAX_REMEMBERED)
-        self._described = _Last[tuple[Output, ...]](MAX_REMEMBERED)
+        self._described = _Last[tuple[Output, ...] | None](MAX_REMEMBERED)
         self._traced = _Last[tuple[Origin | None, ...]](MAX_REMEMBERED)
         self._plans = _Last[Plan](MAX_PLANS)
         self.permits: Callable[[str], Permit | None] = _everything
@@ -118,9 +110,7 @@ class Compiler:
 
         ``literals`` stand for its parameters by number.
         """
-        extent = statement.parsed.query_extent
-        edits = _literal_edits(statement, literals)
-        planning = None if extent is None else _planning_text(statement, edits, extent)
+        planning = _planning_text(statement, _literal_edits(statement, literals))
         wishes = _Wishes(
             meaning(statement.state),
             statement.state.count("oar.max_keys"),
@@ -135,21 +125,20 @@ class Compiler:
             self._gate.version,
             statement.parsed.text,
             planning,
+            statement.collates_otherwise,
             wishes.max_keys,
             wishes.full,
             *wishes.meaning.items(),
         )
-        plans = self._plans  # another catalog may be published meanwhile, and then this is too old
-        known = plans.get(key)
-        if known is not None:
-            compiled = replace(
-                known.statement,
-                state=statement.state,
-                drafts=statement.drafts,
-                seen_through=statement.seen_through,
-            )
-            return replace(known, statement=compiled)
-        return plans.keep(key, await self._fresh_plan(statement, literals, wishes))
+        # Another catalog may be published meanwhile: what is planned now is for the one before.
+        plan = await self._plans.of(key, partial(self._fresh_plan, statement, literals, wishes))
+        compiled = replace(
+            plan.statement,
+            state=statement.state,
+            drafts=statement.drafts,
+            seen_through=statement.seen_through,
+        )
+        return replace(plan, statement=compiled)
 
     async def _fresh_plan(
         self, statement: FederatedStatement, literals: Mapping[int, str], wishes: _Wishes
@@ -196,28 +185,24 @@ class Compiler:
         notes: list[str],
     ) -> Reading | None:
         """What of each table is needed; None, and a note that says why, where that is not known."""
-        extent = statement.parsed.query_extent
         if statement.collates_otherwise:
             # EXPLAIN prints no COLLATE of a column: its conditions would read as the owners' own.
             notes.append("read unreduced: it has text with a collation of its own")
             return None
-        edits = _literal_edits(statement, literals)
-        planning = None if extent is None else _planning_text(statement, edits, extent)
+        planning = _planning_text(statement, _literal_edits(statement, literals))
         if planning is None:
             notes.append("read unreduced: this statement form is not analysed")
             return None
-        key = (statement.catalog.version, planning, *settings.items())
-        known = self._readings.get(key)
-        if known is not None:
-            return known
-        try:
+
+        async def read() -> Reading:
             explained = await self._planner.explain(planning, settings)
+            return planreading.read(explained, plans.subquery_columns(statement))
+
+        try:
+            return await self._readings.of(_key(statement, planning, settings), read)
         except PlanningFailed as failure:
-            # Not kept: the hub may have been busy, and the next time has to be tried afresh.
             notes.append(f"read unreduced: the planner reports {failure.sqlstate}")
             return None
-        reading = planreading.read(explained, plans.subquery_columns(statement))
-        return self._readings.keep(key, reading)
 
     async def _outputs(
         self,
@@ -230,17 +215,17 @@ class Compiler:
         planning = _planning_text(statement, edits, extent)
         if planning is None:
             return None
-        key = (statement.catalog.version, planning, *settings.items())
-        known = self._described.get(key)
-        if known is not None:
-            return known
-        try:
+
+        async def describe() -> tuple[Output, ...] | None:
             described = await self._planner.describe(planning, settings)
+            if described is None:
+                return None
+            return tuple(Output(name, kind) for name, kind in described)
+
+        try:
+            return await self._described.of(_key(statement, planning, settings), describe)
         except PlanningFailed:
             return None
-        if described is None:
-            return None
-        return self._described.keep(key, tuple(Output(name, kind) for name, kind in described))
 
     async def _origins(
         self,
@@ -255,13 +240,12 @@ class Compiler:
         """
         planning = _planning_text(statement, edits, extent)
         assert planning is not None  # its outputs are known
-        key = (statement.catalog.version, planning, *settings.items())
-        known = self._traced.get(key)
-        if known is not None:
-            return known
-        explained = await self._planner.explain(planning, settings)
-        origins = planreading.outputs(explained, plans.subquery_columns(statement))
-        return self._traced.keep(key, origins)
+
+        async def trace() -> tuple[Origin | None, ...]:
+            explained = await self._planner.explain(planning, settings)
+            return planreading.outputs(explained, plans.subquery_columns(statement))
+
+        return await self._traced.of(_key(statement, planning, settings), trace)
 
     async def origins(
         self, statement: FederatedStatement
@@ -349,10 +333,20 @@ def _literal_edits(statement: FederatedStatement, literals: Mapping[int, str]) -
     ]
 
 
+def _key(statement: FederatedStatement, planning: str, settings: Settings) -> _Key:
+    """What the planner's answer about a text depends on."""
+    return (statement.catalog.version, planning, *settings.items())
+
+
 def _planning_text(
-    statement: FederatedStatement, parameters: Sequence[Edit], extent: tuple[int, int]
+    statement: FederatedStatement,
+    parameters: Sequence[Edit],
+    extent: tuple[int, int] | None = None,
 ) -> str | None:
-    """A query of the statement over planning tables and opaque row sources."""
+    """The query of a statement, or one in it, over planning tables and opaque row sources."""
+    extent = extent or statement.parsed.query_extent
+    if extent is None:
+        return None
     start, end = extent
     edits = [*parameters, *statement.prefix_edits()]
     for occurrence in statement.occurrences:

@@ -113,7 +113,12 @@ _CAST_NAMES: Final = frozenset(
 _CLOCK_WORDS: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
 """Date literals that mean another moment at another clock (R30)."""
 
-_PLAIN_SETTINGS: Final = {"extra_float_digits": "1", "bytea_output": "hex"}
+_PLAIN_SETTINGS: Final = {
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+}
 
 
 @dataclass(frozen=True, slots=True)

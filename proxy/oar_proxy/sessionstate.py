@@ -11,14 +11,22 @@ from oar_adapters.interface import Cell
 
 from oar_proxy.errors import InvalidSetting
 
-_SETTINGS: Final = (
-    "client_encoding",
+MEANING: Final = (
     "TimeZone",
+    "timezone_abbreviations",
     "DateStyle",
     "IntervalStyle",
-    "search_path",
     "extra_float_digits",
     "bytea_output",
+    "array_nulls",
+    "transform_null_equals",
+    "search_path",
+)
+"""Settings that change what a parser and a planner make of a literal, a name or an operator."""
+
+_SETTINGS: Final = (
+    *MEANING,
+    "client_encoding",
     "statement_timeout",
     "client_min_messages",
     "standard_conforming_strings",

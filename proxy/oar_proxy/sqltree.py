@@ -119,6 +119,11 @@ class Parsed:
         """Where the SELECT of the statement stands, None when it has no single one to point at."""
         return _query_extent(self)
 
+    @cached_property
+    def collates_otherwise(self) -> bool:
+        """Whether some COLLATE in it may compare text other than by its code points."""
+        return _collates_otherwise(self.node)
+
 
 def parse(text: str) -> tuple[Parsed, ...]:
     """Parse a query string. Raises :class:`SyntaxFault`.
@@ -655,7 +660,7 @@ def grouped_selects(
 _BYTEWISE: Final = frozenset({"default", "C", "POSIX", "ucs_basic", "pg_c_utf8"})
 
 
-def collates_otherwise(root: Any) -> bool:
+def _collates_otherwise(root: Any) -> bool:
     """Tell whether some COLLATE below a node may compare text other than by its code points."""
     waiting = [root]
     while waiting:

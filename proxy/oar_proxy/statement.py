@@ -100,8 +100,8 @@ class FederatedStatement:
     @property
     def collates_otherwise(self) -> bool:
         """Tell whether text may be compared here other than by its code points (R45 to R47)."""
-        named = sqltree.collates_otherwise(self.parsed.node)
-        return named or any(other.collates_otherwise for other in self.others)
+        others = any(other.collates_otherwise for other in self.others)
+        return others or self.parsed.collates_otherwise
 
     def prefix_edits(self) -> list[Edit]:
         """Drop the schema from columns such as ``logistics.deliveries.city``: an alias has none."""
