@@ -60,8 +60,8 @@ class PublishedTable:
 
     @property
     def row_estimate(self) -> float:
-        """Rows over all holders, from their statistics."""
-        return sum(holder.table.row_estimate for holder in self.holders)
+        """Rows over all holders, from their statistics; no table is thought to have none."""
+        return max(1.0, sum(holder.table.row_estimate for holder in self.holders))
 
     def origin(self, column: str) -> tuple[str, str, str] | None:
         """Return schema, table and column whose values a column's are; None where they are new."""

@@ -130,8 +130,10 @@ class Compiler:
             wishes.full,
             *wishes.meaning.items(),
         )
+        # Whoever asked first is not remembered with it: a session would never end.
+        nobodys = replace(statement, seen_through=None)
         # Another catalog may be published meanwhile: what is planned now is for the one before.
-        plan = await self._plans.of(key, partial(self._fresh_plan, statement, literals, wishes))
+        plan = await self._plans.of(key, partial(self._fresh_plan, nobodys, literals, wishes))
         compiled = replace(
             plan.statement,
             state=statement.state,

@@ -119,11 +119,6 @@ class Estimates:
             for number, parts in sent.items()
         }
         """Rows of each occurrence that its holders' conditions leave."""
-        self.guessed = frozenset(
-            number for number, parts in sent.items() if any(kept for _, kept in parts)
-        )
-        """Occurrences with a condition: only the owner knows how many rows it leaves, since some
-        values are more frequent than others and ranges hold more or less of them."""
 
     def keys(
         self,
@@ -180,7 +175,7 @@ class Estimates:
         return known
 
     def _all_rows(self, origin: Origin) -> float:
-        return max(1.0, self._table(origin).row_estimate)
+        return self._table(origin).row_estimate
 
 
 def _left(table: Table, conditions: Iterable[Predicate]) -> float:

@@ -207,10 +207,11 @@ class Offers:
     def worth(self, edge: KeyEdge, keys: float, rows: float) -> bool:
         """Tell whether so many keys may travel, and are worth it for so many rows.
 
-        A guess forbids nothing: when there are too many after all, they are left out then.
+        Only the owner knows how many rows a condition leaves. A guess forbids nothing: when there
+        are too many after all, they are left out then.
         """
         most = self.most[edge]
-        guessed = any(s.occurrence in self.estimates.guessed for s in edge.sources)
+        guessed = any(source.occurrence in self._conditioned for source in edge.sources)
         allowed = keys <= most or (guessed and most > 0)
         return allowed and (keys <= rows or edge in self._forced)
 

@@ -71,8 +71,8 @@ class FederatedStatement:
     occurrences: tuple[Occurrence, ...]
     others: tuple[OtherRelation, ...]
     calls: tuple[Call, ...]
-    seen_through: HubReader = field(repr=False, compare=False)
-    """The link that ``state`` and the names were asked through."""
+    seen_through: HubReader | None = field(repr=False, compare=False)
+    """The link that ``state`` and the names were asked through; None in a plan for any session."""
     drafts: tuple[Draft, ...] = ()
     written: str | None = None
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import time
 
 import psycopg
 import pytest
+from oar_proxy.session import Session
 
 JOIN = "SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) WHERE b.s = 'p' ORDER BY 1, 2"
 TURNED = "SELECT b.id, a.v FROM shop.b JOIN shop.a USING (k) WHERE a.v = 'x' ORDER BY 1, 2"
@@ -76,3 +79,21 @@ def test_an_owner_is_left_alone_when_nobody_waits_any_more(line, owners, how):
             "WHERE s.owner = 'north' ORDER BY a.at DESC, s.step DESC LIMIT 1"
         ).fetchone()
     assert outcome == ("57014", "57014")
+
+
+def test_what_a_session_asked_does_not_keep_it(line):
+    """Plans are remembered; a client that has left is not."""
+
+    def sessions():
+        gc.collect()
+        return sum(isinstance(each, Session) for each in gc.get_objects())
+
+    before = sessions()
+    with psycopg.connect(line.dsn, autocommit=True) as client:
+        client.execute("SELECT a.id AS kept FROM shop.a JOIN shop.b USING (k)").fetchall()
+        assert sessions() > before
+    for _ in range(100):
+        if sessions() <= before:
+            break
+        time.sleep(0.05)
+    assert sessions() <= before

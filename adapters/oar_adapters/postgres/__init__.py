@@ -117,6 +117,7 @@ CODECS: Final = {
 
 SETTINGS: Final = {
     "application_name": "oar",
+    "array_nulls": "on",
     "bytea_output": "hex",
     "DateStyle": "ISO, YMD",
     "default_transaction_read_only": "on",
@@ -127,6 +128,7 @@ SETTINGS: Final = {
     "search_path": "pg_catalog",
     "standard_conforming_strings": "on",
     "TimeZone": "UTC",
+    "transform_null_equals": "off",
 }
 """What each connection starts with: one text form a value, nothing found by a search path."""
 
