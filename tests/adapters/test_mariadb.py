@@ -527,6 +527,27 @@ def test_case_twins_are_distinct_values(owner):
         assert sorted(once, key=repr) == sorted(set(all_), key=repr)
 
 
+def test_long_values_that_begin_alike_are_distinct(owner):
+    """The server sorts strings by their first 1,024 bytes."""
+    owner.run(
+        "CREATE TABLE prefixed (v varchar(4000), t text, b blob)",
+        "INSERT INTO prefixed SELECT concat(repeat('x', 3000), seq % 50),"
+        " concat(repeat('x', 3000), seq % 50), concat(repeat('x', 3000), seq % 50)"
+        " FROM seq_1_to_5000",
+    )
+
+    async def distinct(adapter, tables):
+        table = tables["prefixed"]
+        asked = [(column,) for column in table.columns] + [table.columns]
+        return [len(set(await rows(adapter, table, columns))) for columns in asked]
+
+    async def rows(adapter, table, columns):
+        cells = await collect(adapter, Scan(table, columns, distinct=True))
+        return list(zip(*cells, strict=True))
+
+    assert owner.use(distinct) == [50] * 4
+
+
 ODDITIES = """
 CREATE TABLE odd (
   id int PRIMARY KEY, f float, bits bit(9), span time(2), six inet6, doc json, big longtext,

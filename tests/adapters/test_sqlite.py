@@ -425,6 +425,34 @@ def test_compares_columns_of_views_without_their_collation(traps):
     assert run(traps, scan) == ([2], [1, 3, 4])
 
 
+def test_sends_each_different_value_whatever_the_collation(tmp_path):
+    execute(
+        tmp_path / "owner.sqlite",
+        """
+        CREATE TABLE t (c TEXT COLLATE NOCASE, r VARCHAR(9) COLLATE RTRIM, w STRING COLLATE NOCASE);
+        INSERT INTO t VALUES ('a', 'a', 'a'), ('A', 'a ', 'A'), ('a', 'a', 'a');
+        CREATE VIEW v AS SELECT * FROM t;
+        """,
+    )
+
+    async def distinct(adapter, tables):
+        return [
+            set(await rows_of(adapter, Scan(table, (column,), distinct=True)))
+            for table in tables.values()
+            for column in table.columns
+        ]
+
+    assert (
+        run(tmp_path / "owner.sqlite", distinct)
+        == [
+            {("a",), ("A",)},
+            {("a",), ("a ",)},
+            {("a",), ("A",)},
+        ]
+        * 2
+    )
+
+
 def test_does_not_lose_a_views_value_of_another_kind(traps):
     async def scan(adapter, tables):
         with pytest.raises(OwnerError) as caught:
@@ -538,6 +566,13 @@ INSERT INTO t VALUES
     (5, 1234567890123456800, 'z', 'Z', 'z', 'z', 'z', 1e18, '2024-02-28', '1999-12-31', 0, x'3120');
 CREATE VIEW v AS SELECT id, +n AS n, +s AS s, +c AS c, +o AS o, d AS d, f AS f,
     CASE WHEN id = 3 THEN 1234567890123456768.0 ELSE +m END AS m FROM t;
+CREATE TABLE moments (id INTEGER PRIMARY KEY, x DATETIME, y TIMESTAMP, z TIME, zz TIME);
+INSERT INTO moments VALUES
+    (1, '2024-02-29 10:00:00', '2024-02-29T10:00', '10:00', '10:00:00.0'),
+    (2, '2024-02-29', '2024-02-29 00:00:00', '23:59:59.5', '23:59:59.50'),
+    (3, '0001-01-01T00:00', '0001-01-01 00:00:00.000', '00:00', '00:00:00'),
+    (4, '9999-12-31 23:59:59.999999', '9999-12-31T23:59:59.999999', NULL, '23:59'),
+    (5, NULL, '2024-02-29 10:00:00.000000', '23:59:00', NULL);
 CREATE TABLE bad (d DATE);
 INSERT INTO bad VALUES ('2024-02-29'), ('2024-2-29');
 """
@@ -549,7 +584,8 @@ def test_columns_of_any_affinity_and_collation_join_inside(tmp_path):
     execute(tmp_path / "owner.sqlite", BESIDE)
 
     async def join(adapter, tables):
-        places = [(tables[name], c) for name in ("t", "v") for c in tables[name].columns[1:]]
+        names = ("t", "v", "moments")
+        places = [(tables[name], c) for name in names for c in tables[name].columns[1:]]
         values = {}
         for table, column in places:
             query = Scan(table, (table.columns[0], column))

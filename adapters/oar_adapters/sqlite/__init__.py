@@ -59,8 +59,11 @@ LOCK_SECONDS: Final = 2.0
 """How long a statement waits for a writer that holds the whole file."""
 
 FUNCTIONS: Final = frozenset(
-    {"count", "date", "glob", "json_extract", "max", "min", "sum", "typeof", *constants.FUNCTIONS}
-)
+    {
+        "count", "date", "datetime", "glob", "json_extract", "max", "min", "sum", "time", "typeof",
+        *constants.FUNCTIONS,
+    }
+)  # fmt: skip
 """The only SQLite functions that compile."""
 
 OUT_OF_TIME: Final = "the owner ran out of time"

@@ -59,6 +59,11 @@ _DIGITS: Final = {
     "timestamp without time zone": "YYYY-MM-DD hh:mm:ss",
     "time without time zone": "hh:mm:ss",
 }
+"""The one stored form of each type that is compared with; a guard keeps the others."""
+
+_READ: Final = {"timestamp without time zone": "datetime", "time without time zone": "time"}
+"""What SQLite reads every stored form of a type with, and writes in that one. It drops a fraction,
+so more values are equal than are."""
 
 
 @dataclass(slots=True)
@@ -96,18 +101,18 @@ def scan(query: Scan, settled: Settled, parameters: Parameters, source: str | No
     """
     if source is None:
         source = f"main.{quoted(query.table.source_name)}"
-    names = [f"{ALIAS}.{quoted(column.source_name)}" for column in query.columns]
     writer = Writer(query.table, settled, parameters)
     where = writer.where(query)
     limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
     rows = f" FROM {source} AS {ALIAS}{where}"
     if query.counted:
         return _counted(query, rows) + limit
+    if not query.columns:
+        return f"SELECT count(*) FROM (SELECT 1{rows}{limit})"
     # A collation that takes case twins for one would keep only one of them.
-    exact = all(column.equality is Agreement.EXACT for column in query.columns)
-    once = "DISTINCT " if query.distinct and names and exact else ""
-    body = f"SELECT {once}{', '.join(names) or '1'}{rows}{limit}"
-    return body if names else f"SELECT count(*) FROM ({body})"
+    once = query.distinct and all(c.equality is Agreement.EXACT for c in query.columns)
+    names = map(writer.compared if once else writer.name, query.columns)
+    return f"SELECT {'DISTINCT ' if once else ''}{', '.join(names)}{rows}{limit}"
 
 
 def _counted(query: Scan, rows: str) -> str:
@@ -240,8 +245,11 @@ class Writer:
         lefts, rights = [], []
         for column, (_, name) in zip(columns, semi_join.pairs, strict=True):
             source_column = source.table.column(name)
-            left, right = self._name(column), inner._name(source_column)
+            left, right = self.compared(column), inner.compared(source_column)
             settled = self._is_settled(column) and inner._is_settled(source_column)
+            if column.type in _READ:
+                # What the guard does not keep has the form that this gives to every other one.
+                right = f"{_READ[column.type]}({right})"
             if column.type == "numeric" and not settled:
                 # One decimal may be stored as an integer here and as the double next to it there.
                 left, right = _as_double(left), _as_double(right)
@@ -270,7 +278,7 @@ class Writer:
             if not accepts_keys(column, type_):
                 raise ValueError(f"keys of type {type_} are not compared with {column.type}")
             doubled = type_ in FLOATS and column.type != "double precision"
-            names.append(_as_double(self._name(column)) if doubled else self._name(column))
+            names.append(_as_double(self.compared(column)) if doubled else self.compared(column))
             convert, read = conversion(column, type_)
             reads.append(read)
             converted.append(map(convert, part.keys))
@@ -304,11 +312,11 @@ class Writer:
         return "(" + word.join(self.condition(argument) for argument in arguments) + ")"
 
     def _leaf(self, column: Column, leaf: Leaf) -> str:
-        name = self._name(column)
+        name = self.compared(column)
         match leaf:
             case NullTest():
                 test = "IS NOT NULL" if leaf.negated else "IS NULL"
-                return f"{self._alias}.{quoted(column.source_name)} {test}"
+                return f"{self.name(column)} {test}"
             case PatternMatch():
                 word = "NOT GLOB" if leaf.negated else "GLOB"
                 return f"{name} {word} {_string(glob(leaf.pattern) or '')}"
@@ -326,18 +334,22 @@ class Writer:
     def _is_settled(self, column: Column) -> bool:
         return (self._table.source_name, column.source_name) in self._settled
 
-    def _name(self, column: Column) -> str:
+    def name(self, column: Column) -> str:
+        """Write a column."""
+        return f"{self._alias}.{quoted(column.source_name)}"
+
+    def compared(self, column: Column) -> str:
         """Write a column so that it compares as its published type.
 
         Unary plus takes away an affinity that would turn the text '5' into a number.
         """
-        name = f"{self._alias}.{quoted(column.source_name)}"
+        name = self.name(column)
         if column.type == "text" and not self._is_settled(column):
             return f"(+{name} COLLATE BINARY)"
         return name
 
     def _guard(self, column: Column) -> str | None:
-        name = f"{self._alias}.{quoted(column.source_name)}"
+        name = self.name(column)
         if column.type == "boolean":
             return f"{name} NOT IN (0, 1)"
         if column.type in _DIGITS:

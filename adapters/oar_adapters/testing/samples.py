@@ -18,7 +18,18 @@ from psycopg.types.numeric import NumericBinaryLoader
 from oar_adapters.interface import Cell, base_type
 
 Kind = Literal["integer", "float", "text", "numeric", "boolean", "date", "timestamp", "bytes"]
-Value = int | float | str | Decimal | bool | datetime.date | datetime.datetime | bytes | None
+Value = (
+    int
+    | float
+    | str
+    | Decimal
+    | bool
+    | datetime.date
+    | datetime.time
+    | datetime.datetime
+    | bytes
+    | None
+)
 Row = tuple[Value, ...]
 
 _EPOCH: Final = datetime.datetime(2000, 1, 1)
@@ -90,6 +101,8 @@ def decode(type_: str, cell: Cell) -> Value:
             return _EPOCH + datetime.timedelta(
                 microseconds=int.from_bytes(cell, "big", signed=True)
             )
+        case "time without time zone":
+            return (_EPOCH + datetime.timedelta(microseconds=int.from_bytes(cell, "big"))).time()
         case "bytea":
             return bytes(cell)
     raise ValueError(f"no sample column is published as {plain}")
