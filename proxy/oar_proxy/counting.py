@@ -132,7 +132,7 @@ class Counted:
 
 def countable(statement: FederatedStatement) -> dict[int, Uses]:
     """Return the occurrences (by number) whose rows a statement needs counted only."""
-    if "pg_catalog" in statement.state.settings.get("search_path", ""):
+    if statement.state.shadows_built_ins:
         return {}  # an aggregate's name may then be another's than PostgreSQL's
     reader = _Reader(statement.occurrences)
     reader.visit(statement.parsed.node, ())

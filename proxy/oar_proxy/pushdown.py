@@ -16,6 +16,7 @@ from oar_adapters.interface import Agreement, Capabilities, Column, Table, base_
 
 from oar_proxy import sqltree
 from oar_proxy.predicate import family
+from oar_proxy.sessionstate import SessionState
 from oar_proxy.sqltree import Edit, ast, enums, quote_identifier
 from oar_proxy.statement import FederatedStatement, Occurrence
 
@@ -172,7 +173,7 @@ def whole_query(
         return "more than one owner holds rows of it"
     (owner,) = owners
     can = capabilities[owner]
-    reason = _unfaithful(occurrences, node, statement.state.settings, can)
+    reason = _unfaithful(occurrences, node, statement.state, can)
     if reason is not None:
         return reason
     start, end = extent
@@ -235,21 +236,23 @@ def _read_column(column: Column, can: Capabilities) -> str:
 def _unfaithful(
     occurrences: Sequence[Occurrence],
     node: Any,
-    settings: Mapping[str, str],
+    state: SessionState,
     can: Capabilities,
 ) -> str | None:
     if not can.statements:
         return "its owner's adapter takes no whole statements"
+    if state.shadows_built_ins:
+        return "the session's search_path may shadow a built-in name"
     for occurrence in occurrences:
         for column in occurrence.table.holders[0].table.columns:
             if column.name not in occurrence.columns:
                 continue
             if base_type(column.type) not in _TYPES or column.equality is not Agreement.EXACT:
                 return f'column "{column.name}" is compared differently by its owner'
-    if not settings.get("DateStyle", "").replace(" ", "").upper().startswith("ISO,MDY"):
+    if not state.settings.get("DateStyle", "").replace(" ", "").upper().startswith("ISO,MDY"):
         return "the session's DateStyle is not ISO, MDY"
     for name, value in _PLAIN_SETTINGS.items():
-        if settings.get(name, value) != value:
+        if state.settings.get(name, value) != value:
             return f"the session's {name} is not {value}"
     if not can.text_order and _orders(node) and _makes_text(node, alone=True):
         return "text that is no column's would be compared in its owner's order (R47)"

@@ -25,7 +25,7 @@ MEANING: Final = (
 """Settings that change what a parser and a planner make of a literal, a name or an operator."""
 
 _SETTINGS: Final = (
-    *MEANING,
+    *(name for name in MEANING if name != "search_path"),
     "client_encoding",
     "statement_timeout",
     "client_min_messages",
@@ -36,9 +36,15 @@ _SETTINGS: Final = (
 )
 """Settings of the session that change what a statement means, or how it is run."""
 
+_SEARCH_PATH: Final = (
+    "pg_catalog.array_to_string(ARRAY(SELECT pg_catalog.quote_ident(s)"
+    " FROM pg_catalog.unnest(pg_catalog.current_schemas(false)) AS s), ', ')"
+)
+"""The schemas of the search path: ``"$user"`` is another one to the planner."""
+
 SESSION_STATE: Final = (
     "pg_catalog.json_build_object('principal', session_user, 'settings',"
-    " pg_catalog.json_build_object("
+    f" pg_catalog.json_build_object('search_path', {_SEARCH_PATH}, "
     + ", ".join(f"'{name}', pg_catalog.current_setting('{name}', true)" for name in _SETTINGS)
     + "))::pg_catalog.text"
 )
@@ -65,6 +71,11 @@ class SessionState:
         answer = json.loads(cell.decode(errors="replace"))
         settings = answer["settings"].items()
         return cls(answer["principal"], {n: value for n, value in settings if value is not None})
+
+    @property
+    def shadows_built_ins(self) -> bool:
+        """Whether another schema may be looked into before PostgreSQL's own."""
+        return "pg_catalog" in self.settings.get("search_path", "")
 
     def enabled(self, name: str) -> bool:
         """Tell whether a boolean ``oar.…`` setting is on. Raises ``InvalidSetting``."""

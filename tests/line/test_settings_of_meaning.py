@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import psycopg
 import pytest
 
 CASES = {
@@ -50,3 +51,51 @@ def test_a_plan_does_not_outlive_the_collation_it_was_made_for(client):
         notes.append(client.execute(statement).fetchone()[0][0]["Plan"].get("Notes", []))
         client.execute("DROP TABLE h")
     assert notes == [[], ["read unreduced: it has text with a collation of its own"]]
+
+
+PLUS = "bigint) RETURNS bigint IMMUTABLE LANGUAGE sql AS 'SELECT $1 + "
+
+
+@pytest.fixture
+def administrator(line):
+    """An administrator of the hub, whose schemas and functions are not for other tests."""
+    with psycopg.connect(line.hub, autocommit=True) as connection:
+        yield connection
+        connection.execute("DROP SCHEMA IF EXISTS built_in CASCADE")
+        connection.execute("DROP FUNCTION IF EXISTS public.plus(bigint)")
+        connection.execute(f"DROP SCHEMA IF EXISTS {own_schema(line)} CASCADE")
+
+
+def own_schema(line):
+    return psycopg.conninfo.conninfo_to_dict(line.dsn)["user"]
+
+
+@pytest.mark.parametrize("trusted", ["PUBLIC", "{own}"], ids=["everyone's", "the client's alone"])
+def test_functions_of_the_clients_own_schema_are_meant(line, client, administrator, trusted):
+    """Nobody else has that schema in front of the others, and perhaps nobody else may use it."""
+    own = own_schema(line)
+    administrator.execute(f"CREATE FUNCTION public.plus({PLUS} 1'")
+    administrator.execute(f"CREATE SCHEMA {own}")
+    administrator.execute(f"CREATE FUNCTION {own}.plus({PLUS} 2'")
+    administrator.execute(f"GRANT USAGE ON SCHEMA {own} TO {trusted.format(own=own)}")
+    found = client.execute("SELECT a.id, b.id FROM a JOIN b USING (k) WHERE a.k = plus(8)")
+    assert sorted(found) == [(1, 1), (1, 2), (4, 1), (4, 2)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "due"),
+    [
+        ("SELECT sum(id) FROM a", 121),
+        ("SELECT sum(a.id) FROM a JOIN d ON d.id = a.k", 110),
+        ("SELECT sum(a.id) FROM a JOIN c USING (id)", 110),
+        ("SELECT c.id + q.n FROM c, (SELECT sum(id) AS n FROM a) q WHERE c.id = 1", 122),
+    ],
+)
+def test_what_takes_the_name_of_a_built_in_function_is_meant(client, administrator, statement, due):
+    administrator.execute(
+        "CREATE SCHEMA built_in; CREATE AGGREGATE built_in.sum(bigint) "
+        "(sfunc = int8pl, stype = bigint, initcond = '100'); "
+        "GRANT USAGE ON SCHEMA built_in TO PUBLIC"
+    )
+    client.execute("SET search_path = built_in, shop, pg_catalog")
+    assert client.execute(statement).fetchone() == (due,)

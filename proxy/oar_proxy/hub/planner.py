@@ -93,7 +93,7 @@ class Planner:
         ``session_settings`` are those of the client that bear on meaning (``TimeZone``,
         ``DateStyle``, ``search_path`` …). Raises :class:`PlanningFailed`.
         """
-        return await _explain(self._plans, statement, session_settings or {})
+        return await _explain(self._plans, statement, session_settings or {}, exact=True)
 
     async def describe(
         self, query: str, session_settings: Mapping[str, str] | None = None
@@ -105,9 +105,7 @@ class Planner:
         """
         async with self._plans.connection() as connection:
             try:
-                settings = _legible(session_settings or {})
-                if connection.applied != settings:
-                    await _apply(connection, settings)
+                await _adopt(connection, session_settings or {}, exact=True)
                 cursor = connection.cursor(binary=True)
                 statement = f"SELECT * FROM (\n{query}\n) AS q LIMIT 0"
                 await cursor.execute(statement.encode())
@@ -129,16 +127,20 @@ class Planner:
     ) -> str | None:
         """Return why a statement over published tables is not valid for a client, or None."""
         try:
-            await _explain(self._checks, statement, session_settings or {})
+            await _explain(self._checks, statement, session_settings or {}, exact=False)
         except PlanningFailed as failure:
             return failure.message if failure.hint is None else f"{failure.message}: {failure.hint}"
         return None
 
 
 class _PlanningConnection(AsyncConnection[TupleRow]):
-    """Remembers the session settings it has, so that a statement costs one round trip."""
+    """Remembers the session settings it has, so that a statement costs one round trip.
+
+    ``sees_less``: than a session with these settings, for which a name may mean something else.
+    """
 
     applied: Mapping[str, str]
+    sees_less: bool = False
 
 
 _PlanningPool = AsyncConnectionPool[_PlanningConnection]
@@ -171,15 +173,13 @@ async def _set(connection: _PlanningConnection, settings: Mapping[str, str]) -> 
 
 
 async def _explain(
-    pool: _PlanningPool, statement: str, settings: Mapping[str, str]
+    pool: _PlanningPool, statement: str, settings: Mapping[str, str], *, exact: bool
 ) -> list[dict[str, Any]]:
     if forbidden := {name.lower() for name in settings} & _NOT_A_SESSION_SETTING:
         raise ValueError(f"not a session setting: {', '.join(sorted(forbidden))}")
     try:
         async with pool.connection() as connection:
-            settings = _legible(settings)
-            if connection.applied != settings:
-                await _apply(connection, settings)
+            await _adopt(connection, settings, exact=exact)
             # Binary results put a statement without parameters on the extended protocol too.
             cursor = connection.cursor(binary=True)
             await cursor.execute(_EXPLAIN + statement)
@@ -238,11 +238,38 @@ def _type_name(oid: int, modifier: int) -> str | None:
     return None
 
 
+_SEES_LESS: Final = """
+SELECT EXISTS (
+  SELECT FROM pg_catalog.pg_namespace n
+  WHERE pg_catalog.strpos(', ' || pg_catalog.current_setting('search_path') || ', ',
+                          ', ' || pg_catalog.quote_ident(n.nspname) || ', ') > 0
+    AND NOT pg_catalog.has_schema_privilege(n.oid, 'USAGE')
+    AND (EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.pronamespace = n.oid)
+         OR EXISTS (SELECT FROM pg_catalog.pg_operator o WHERE o.oprnamespace = n.oid)
+         OR EXISTS (SELECT FROM pg_catalog.pg_type t
+                    WHERE t.typnamespace = n.oid AND t.typtype IN ('d', 'e', 'r', 'm'))))
+"""
+"""Whether a schema of the path is passed over, in which a function, operator or type may lie."""
+
+
+async def _adopt(
+    connection: _PlanningConnection, settings: Mapping[str, str], *, exact: bool
+) -> None:
+    """Have a connection read a text as the session does. Raises :class:`PlanningFailed`."""
+    legible = _legible(settings)
+    if connection.applied != legible:
+        await _apply(connection, legible)
+    if exact and connection.sees_less:
+        raise PlanningFailed("42501", "permission denied for a schema of the search path")
+
+
 async def _apply(connection: _PlanningConnection, settings: Mapping[str, str]) -> None:
     try:
         for name in connection.applied.keys() - settings.keys():
             await connection.execute(sql.SQL("RESET {}").format(sql.Identifier(name)))
         await _set(connection, settings)
+        cursor = await connection.execute(_SEES_LESS)
+        (connection.sees_less,) = await cursor.fetchone() or (True,)
     except BaseException:
         await connection.close()  # nobody knows what it has now; the pool opens another
         raise
