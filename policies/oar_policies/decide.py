@@ -105,7 +105,7 @@ def decide_keys_in(policy: Policy, count: int) -> KeysInDecision:
 def decide_rows_to_model(policy: Policy) -> Decision:
     """Decide whether rows of this owner may stand in a prompt of a language model."""
     if policy.rows_to_model:
-        return Decision(True, f"{policy.owner}/rows_to_model")
+        return Decision(True, f"{policy.owner}/model.rows")
     return Decision(False, f"{policy.owner}/default deny")
 
 

@@ -153,13 +153,13 @@ class _Reading:
     # --- the fields ---
 
     def policy(self, root: yaml.Node, owner: str, digest: str) -> Policy:
-        known = ("version", "limits", "tables", "key_disclosure", "rows_to_model")
+        known = ("version", "limits", "tables", "key_disclosure", "model")
         fields = self.fields(root, "a policy", known)
         if "version" not in fields:
             raise self.error(_start(root), "version is missing: a policy begins with 'version: 1'")
         if self.whole(fields["version"][1], "version", 0) != 1:
             raise self.error(_start(fields["version"][1]), "version: only 1 is known")
-        limits, tables, grants, shown = map(fields.get, known[1:])
+        limits, tables, grants, model = map(fields.get, known[1:])
         return Policy(
             owner=owner,
             source=self.source,
@@ -167,7 +167,7 @@ class _Reading:
             limits=self.limits(limits[1]) if limits else OwnerLimits(),
             tables=self.tables(tables[1]) if tables else MappingProxyType({}),
             key_disclosure=self.grants(grants[1]) if grants else (),
-            rows_to_model=self.boolean(shown[1], "rows_to_model") if shown else False,
+            rows_to_model=self.model(model[1]) if model else False,
         )
 
     def limits(self, node: yaml.Node) -> OwnerLimits:
@@ -178,6 +178,16 @@ class _Reading:
             timeout=self.seconds(timeout[1], "timeout") if timeout else None,
             max_keys_in=self.whole(keys[1], "max_keys_in", 0) if keys else None,
         )
+
+    def model(self, node: yaml.Node) -> bool:
+        """Tell whether a model may read rows."""
+        fields = self.fields(node, "model", ("rows",))
+        if "rows" not in fields:
+            raise self.error(_start(node), "model needs rows")
+        value = fields["rows"][1]
+        if self.text(value, "rows") not in ("allow", "deny"):
+            raise self.error(_start(value), "rows: allow or deny is expected")
+        return self.text(value, "rows") == "allow"
 
     def tables(self, node: yaml.Node) -> Mapping[str, TableRule]:
         rules: dict[str, TableRule] = {}

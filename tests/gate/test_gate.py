@@ -312,7 +312,7 @@ def test_a_wave_is_recorded_and_returned_sealed_in_order():
 
 
 def test_rows_reach_a_model_where_the_owner_says_so():
-    gate = make_gate(finance="version: 1\nrows_to_model: true")
+    gate = make_gate(finance="version: 1\nmodel: {rows: allow}")
     assert gate.rows_to_model("finance").permit
     assert not gate.rows_to_model("marketing").permit
 

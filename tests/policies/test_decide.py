@@ -104,9 +104,9 @@ def test_without_a_file_everything_is_readable_and_no_key_leaves():
 
 
 def test_an_owner_may_let_a_model_read_its_rows():
-    policy = parse_policy("version: 1\nrows_to_model: true", owner="lab", source="lab.yaml")
+    policy = parse_policy("version: 1\nmodel: {rows: allow}", owner="lab", source="lab.yaml")
     shown = decide_rows_to_model(policy)
-    assert (shown.permit, shown.rule) == (True, "lab/rows_to_model")
+    assert (shown.permit, shown.rule) == (True, "lab/model.rows")
 
 
 def test_names_that_match_nothing_published_are_listed_with_their_place():

@@ -10,7 +10,7 @@ from oar_policies.parse import MAX_BYTES, PolicyError, load_policies, load_polic
 
 FULL = """\
 version: 1
-rows_to_model: true
+model: {rows: allow}
 limits: {max_rows: 5000, timeout: 2.5, max_keys_in: 0}
 tables:
   promos: {deny: true}
@@ -47,7 +47,7 @@ def test_every_field_is_read():
     assert policy.rows_to_model is True
 
 
-@pytest.mark.parametrize("text", ["version: 1", "version: 1\nrows_to_model: false"])
+@pytest.mark.parametrize("text", ["version: 1", "version: 1\nmodel: {rows: deny}"])
 def test_no_model_sees_a_row_unless_the_owner_says_so(text):
     assert parse(text).rows_to_model is False
 
@@ -84,10 +84,14 @@ def test_digest_follows_the_text():
         ("version: 1\nlimits: {timeout: .nan}", 2, 19, "timeout: seconds"),
         ("version: 1\nlimits: {timeout: 5s}", 2, 19, "timeout: seconds"),
         ("version: 1\nlimits: {max_keys_in: -1}", 2, 23, "at least 0"),
-        ("version: 1\nrows_to_model: 1", 2, 16, "rows_to_model: true or false"),
-        ("version: 1\nrows_to_model: 'true'", 2, 16, "rows_to_model: true or false"),
-        ("version: 1\nrows_to_model:", 2, 15, "rows_to_model: true or false"),
-        ("version: 1\nrows_to_model: true\nrows_to_model: false", 3, 1, "stands here twice"),
+        ("version: 1\nmodel: {rows: yes}", 2, 15, "YAML reads"),
+        ("version: 1\nmodel: {rows: Allow}", 2, 15, "rows: allow or deny"),
+        ("version: 1\nmodel: {rows: }", 2, 14, "rows"),
+        ("version: 1\nmodel: {row: allow}", 2, 9, "unknown field 'row'"),
+        ("version: 1\nmodel: {}", 2, 8, "model needs rows"),
+        ("version: 1\nmodel: allow", 2, 8, "model: a mapping is expected"),
+        ("version: 1\nmodel: {rows: allow}\nmodel: {rows: deny}", 3, 1, "stands here twice"),
+        ("version: 1\nrows_to_model: true", 2, 1, "unknown field 'rows_to_model'"),
         ("version: 1\ntables: [promos]", 2, 9, "tables: a mapping is expected"),
         ("version: 1\ntables:\n  promos:", 3, 10, "a table: a mapping is expected"),
         ("version: 1\ntables:\n  promos: {}", 3, 11, "either deny or deny_columns"),

@@ -43,7 +43,7 @@ INCOME = [
 ]
 VICE_PRESIDENT = "What is the amount of the funds that the Vice President received?"
 
-READABLE = "version: 1\nrows_to_model: true\n"
+READABLE = "version: 1\nmodel: {rows: allow}\n"
 OPEN = READABLE + "key_disclosure:\n  - {column: member.member_id, to: [treasury], max_keys: 5}\n"
 
 

@@ -194,7 +194,7 @@ def test_no_more_keys_leave_than_the_grant_says(club):
 
 def test_a_query_the_hub_evaluates_over_scans_carries_its_values_too(club):
     club.policies(
-        treasury="version: 1\nrows_to_model: true\n"
+        treasury="version: 1\nmodel: {rows: allow}\n"
         "key_disclosure:\n  - {column: income.link_to_member, to: [registry]}\n"
     )
     first = ("treasury", "SELECT link_to_member FROM income WHERE income_id = 'i1'")
@@ -209,7 +209,7 @@ def test_a_query_the_hub_evaluates_over_scans_carries_its_values_too(club):
 
 
 def test_an_owner_that_takes_too_long_is_a_status(club):
-    club.policies(treasury="version: 1\nrows_to_model: true\nlimits: {timeout: 0.2}")
+    club.policies(treasury="version: 1\nmodel: {rows: allow}\nlimits: {timeout: 0.2}")
     sql = "SELECT count(*) FROM income a, income b, income c, income d"
     assert status(club, "treasury", ("treasury", sql)) == (
         "canceling statement: owner treasury did not answer in time"

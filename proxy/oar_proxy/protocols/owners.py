@@ -254,7 +254,7 @@ class Sitting:
         refusal = self.refusal(owner)
         if refusal is not None:
             raise InsufficientPrivilege(
-                refusal, hint=f"owner {owner} can allow it with rows_to_model: true"
+                refusal, hint=f"owner {owner} can allow it with model: {{rows: allow}}"
             )
 
     async def _understood(
