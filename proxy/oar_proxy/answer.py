@@ -174,7 +174,8 @@ def one_owners_answer(
     (occurrence,) = statement.occurrences
     scan = plan.steps[0].scan
     held = statement.others or statement.calls or scan.distinct or scan.counted
-    if held or not sqltree.row_by_row(statement.parsed.node):
+    columns = {column.name for column in occurrence.table.columns}
+    if held or not sqltree.row_by_row(statement.parsed.node, columns):
         return None
     query = partial(_row_by_row, statement, extent)
     number = occurrence.number

@@ -8,7 +8,7 @@ that may give no row for one would make it wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,8 +42,11 @@ class FirstRows:
     rows: int
 
 
-def first_rows(statement: Any) -> FirstRows | None:
-    """Read the query of a statement; None where it may need any row."""
+def first_rows(statement: Any, columns: Mapping[str, Collection[str]]) -> FirstRows | None:
+    """Read the query of a statement; None where it may need any row.
+
+    ``columns`` are those of the relations by what the statement calls them.
+    """
     query = (
         statement if isinstance(statement, ast.SelectStmt) else getattr(statement, "query", None)
     )
@@ -59,7 +62,7 @@ def first_rows(statement: Any) -> FirstRows | None:
     alone = isinstance(sources[0], ast.RangeVar)
     if query.whereClause is not None and not (alone and _is_plain(query.whereClause)):
         return None
-    if _may_give_sets(query):
+    if _may_give_sets(query, columns):
         return None
     reference = relation.alias.aliasname if relation.alias else relation.relname
     if relation.alias is not None and relation.alias.colnames:
@@ -93,17 +96,24 @@ def _preserved(items: Any) -> Any | None:
     return item if isinstance(item, ast.RangeVar) else None
 
 
-def _may_give_sets(query: Any) -> bool:
+def _may_give_sets(query: Any, columns: Mapping[str, Collection[str]]) -> bool:
     """Tell whether a function stands in the outputs: any may return a set, or be an aggregate.
 
     An aggregate in a subquery belongs to the query whose columns it takes, so that counts too;
-    ``count(*)`` takes none.
+    ``count(*)`` takes none. ``(x).f`` may be ``f(x)``, and so may ``t.f`` without such a column.
     """
     waiting = [*(query.targetList or ()), *(query.sortClause or ())]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FuncCall) and (node.over is not None or not node.agg_star):
             return True
+        if isinstance(node, ast.A_Indirection):
+            return True
+        if isinstance(node, ast.ColumnRef) and len(node.fields) > 1:
+            relation, name = node.fields[-2:]
+            known = isinstance(name, ast.A_Star) or name.sval in columns.get(relation.sval, ())
+            if not known:
+                return True
         waiting.extend(sqltree.children(node))
     return _counts(query)
 

@@ -371,7 +371,7 @@ class _Planner:
 
     def _first_rows(self) -> tuple[int, FirstRows] | None:
         """The occurrence of which the first rows are enough, if its owners can tell which (R27)."""
-        found = first_rows(self.statement.parsed.node)
+        found = first_rows(self.statement.parsed.node, self._columns())
         if found is None or self.reading is None or not self.reading.complete:
             return None
         for occurrence in self.statement.occurrences:
@@ -381,6 +381,18 @@ class _Planner:
                 permitted = self.permit is None or self.permit(f"first rows {number}")
                 return (number, found) if enough and permitted else None
         return None
+
+    def _columns(self) -> dict[str, set[str]]:
+        """The columns that every relation of a name has, by what the statement calls it."""
+        found: dict[str, set[str]] = {}
+        named = [
+            *((o.relation, [c.name for c in o.table.columns]) for o in self.occurrences.values()),
+            *((o.relation, [name for name, _ in o.columns]) for o in self.statement.others),
+        ]
+        for relation, columns in named:
+            known = found.setdefault(relation.reference, set(columns))
+            known.intersection_update(columns)
+        return found
 
     def _tells_first(self, number: int, first: FirstRows) -> bool:
         conditioned = bool(self.reading is not None and self.reading.scans[number])
@@ -405,7 +417,8 @@ class _Planner:
             return None
         if self.reading.scans[scanned[0]] or self.statement.others:
             return None
-        return preview_rows(self.statement.parsed.node)
+        columns = {column.name for column in self.occurrences[scanned[0]].table.columns}
+        return preview_rows(self.statement.parsed.node, columns)
 
 
 _Conditions = tuple[tuple[Predicate, ...], tuple[str, ...]]

@@ -846,10 +846,11 @@ def picks(node: Any) -> bool:
     return any(picks(child) for child in children(node))
 
 
-def preview_rows(node: Any) -> int | None:
+def preview_rows(node: Any, columns: Collection[str]) -> int | None:
     """How many rows of its one table answer ``SELECT a, b FROM t LIMIT n OFFSET m``: n + m.
 
-    None where a condition, an order, an aggregate or anything else looks at more of them.
+    ``columns`` are the table's. None where a condition, an order, an aggregate or anything else
+    looks at more of them.
     """
     query = node if isinstance(node, ast.SelectStmt) else getattr(node, "query", None)
     if not isinstance(query, ast.SelectStmt):
@@ -859,10 +860,11 @@ def preview_rows(node: Any) -> int | None:
     offset = skipped_rows(query)
     if count is None or offset is None:
         return None
+    outer = query
     while _reads_as_is(query):
         source = query.fromClause[0]
         if isinstance(source, ast.RangeVar):
-            return count + offset
+            return None if _calls_an_attribute(outer, columns) else count + offset
         query = source.subquery
         if query.limitCount is not None or query.limitOffset is not None:
             return None
@@ -874,10 +876,11 @@ _ROW_BY_ROW: Final = frozenset(
         "SelectStmt", "ResTarget", "RangeVar", "RangeSubselect", "Alias", "ColumnRef", "A_Star",
         "String", "A_Const", "Integer", "Float", "Boolean", "BitString", "A_Expr", "BoolExpr",
         "NullTest", "BooleanTest", "CaseExpr", "CaseWhen", "CoalesceExpr", "MinMaxExpr", "TypeCast",
-        "TypeName", "CollateClause", "A_ArrayExpr", "A_Indirection", "RowExpr", "ParamRef",
+        "TypeName", "CollateClause", "A_ArrayExpr", "RowExpr", "ParamRef",
     }
 )  # fmt: skip
-"""Nodes whose value depends on one row. A function may be an aggregate, and is not among them."""
+"""Nodes whose value depends on one row. A function may be an aggregate, and is not among them; nor
+is ``(x).f``, which may be ``f(x)``."""
 
 _MORE_THAN_A_ROW: Final = (
     "distinctClause",
@@ -894,10 +897,11 @@ _MORE_THAN_A_ROW: Final = (
 )
 
 
-def row_by_row(node: Any) -> bool:
+def row_by_row(node: Any, columns: Collection[str]) -> bool:
     """Tell whether each row of one table gives its own part of a SELECT's answer, or none.
 
-    Then the answer for all rows is the answers for some of them, one after another.
+    Then the answer for all rows is the answers for some of them, one after another. ``columns``
+    are the table's.
     """
     query = getattr(node, "query", node)
     waiting: list[Any] = [query]
@@ -914,7 +918,46 @@ def row_by_row(node: Any) -> bool:
             ):
                 return False
             waiting.extend(children(node))
-    return True
+    return not _calls_an_attribute(query, columns)
+
+
+def _calls_an_attribute(query: Any, columns: Collection[str]) -> bool:
+    """Tell whether a SELECT over one table, or over such a SELECT, may call a function as ``t.f``.
+
+    Where ``t`` has no column ``f``, that is ``f(t)``, and may be an aggregate.
+    """
+    chain = [query]
+    while isinstance(chain[-1].fromClause[0], ast.RangeSubselect):
+        chain.append(chain[-1].fromClause[0].subquery)
+    known = set(columns)
+    for select in reversed(chain):
+        alias = select.fromClause[0].alias
+        if alias is not None and alias.colnames:
+            known = {name.sval for name in alias.colnames}
+        waiting = [select.targetList, select.whereClause]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, ast.A_Indirection):
+                return True
+            if isinstance(node, ast.ColumnRef) and len(node.fields) > 1:
+                last = node.fields[-1]
+                if isinstance(last, ast.String) and last.sval not in known:
+                    return True
+            waiting.extend(children(node))
+        known = _output_names(select, known)
+    return False
+
+
+def _output_names(select: Any, known: set[str]) -> set[str]:
+    """The columns of a SELECT, as far as its text names them; ``known`` are those it reads."""
+    names: set[str] = set()
+    for target in select.targetList or ():
+        if target.name is not None:
+            names.add(target.name)
+        elif isinstance(target.val, ast.ColumnRef):
+            last = target.val.fields[-1]
+            names.update(known if isinstance(last, ast.A_Star) else (last.sval,))
+    return names
 
 
 def most_rows(query: Any) -> int | None:

@@ -32,6 +32,8 @@ FIRST = {
     "SELECT a.id, count(*) OVER () FROM a LEFT JOIN b ON b.k = a.k ORDER BY a.id LIMIT 2": None,
     "SELECT a.id, generate_series(1, a.id - 2) FROM a LEFT JOIN b USING (k) ORDER BY a.id, 2 LIMIT 2": None,
     "SELECT (SELECT max(a.id)) FROM a ORDER BY 1 LIMIT 1": None,
+    "SELECT (a.id).max FROM a LEFT JOIN b ON b.k = a.k LIMIT 1": None,
+    "SELECT a.count FROM a LEFT JOIN b ON b.k = a.k LIMIT 1": None,
     "SELECT a.id, b.w id FROM a LEFT JOIN b USING (k) ORDER BY a.k, a.id FETCH FIRST 2 ROWS WITH TIES": None,
     "SELECT id, v ~ 'x' FROM a WHERE v ~ 'x|y' ORDER BY id LIMIT 2": None,
     "SELECT id, v ~ 'x' FROM a WHERE id IN (SELECT k / 10 FROM b) ORDER BY id LIMIT 2": None,

@@ -165,6 +165,7 @@ ROW_BY_ROW = [
     "SELECT id + 1 AS next, at::date AS day, document ->> 'n' AS n FROM shop.stamped "
     "WHERE id % 7 > 0 AND document <> '{}'",
     "SELECT CASE WHEN q.n > 9 THEN q.v END AS v FROM (SELECT id AS n, v FROM shop.stamped) AS q",
+    "SELECT q.id, q.at FROM (SELECT * FROM shop.stamped) AS q",
     "SELECT s::text, s.at FROM shop.stamped AS s WHERE s.at IS NOT NULL",
 ]
 
@@ -204,6 +205,13 @@ LOOKING_AT_MORE = [
     "SELECT at FROM shop.stamped WHERE id < 3 UNION ALL SELECT at FROM shop.stamped WHERE id < 4",
     "SELECT s.at FROM shop.stamped s JOIN shop.stamped t USING (id)",
     "SELECT n FROM (SELECT count(*) AS n FROM shop.stamped) q",
+    # An aggregate written as an attribute.
+    "SELECT (id).max FROM shop.stamped",
+    "SELECT stamped.count FROM shop.stamped",
+    "SELECT (s).count FROM shop.stamped s",
+    "SELECT q.count FROM (SELECT id AS n FROM shop.stamped) q",
+    "SELECT (id).max FROM shop.bulky LIMIT 1",
+    "SELECT bulky.count FROM shop.bulky LIMIT 1",
 ]
 
 
@@ -211,7 +219,7 @@ LOOKING_AT_MORE = [
 def test_what_looks_at_more_than_a_row_is_held(reach, direct, statement):
     with psycopg.connect(reach(), autocommit=True) as client:
         found = client.execute(statement)
-        due = direct.execute(statement.replace("shop.", ""))
+        due = direct.execute(statement.replace("shop.", "").replace("bulky", "big"))
         assert Counter(map(repr, found)) == Counter(map(repr, due))
 
 
