@@ -135,6 +135,8 @@ def parse(text: str) -> tuple[Parsed, ...]:
 
 
 def _parse(text: str) -> tuple[Parsed, ...]:
+    if "\0" in text:
+        raise SyntaxFault("a NUL character ends a text of PostgreSQL's")
     try:
         return _read(text)
     except ParseError as error:
@@ -278,17 +280,23 @@ def _tokens(text: str) -> Sequence[Token]:
         raise SyntaxFault(str(error)) from error
 
 
-def function_names(root: Any) -> set[str]:
-    """Return the functions a query calls, by their last name; with a schema, by both."""
-    found: set[str] = set()
+def function_names(root: Any) -> tuple[set[str], set[str]]:
+    """Return what a query calls as ``f(x)``, and what it may call as ``(x).f`` if not a field.
+
+    Functions are named by their last name; with a schema, by both.
+    """
+    called: set[str] = set()
+    attributes: set[str] = set()
     waiting = [root]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FuncCall):
             parts = [part.sval for part in node.funcname]
-            found.add(".".join(parts[1:] if parts[0] == "pg_catalog" else parts))
+            called.add(".".join(parts[1:] if parts[0] == "pg_catalog" else parts))
+        elif isinstance(node, ast.A_Indirection):
+            attributes.update(p.sval for p in node.indirection if isinstance(p, ast.String))
         waiting.extend(children(node))
-    return found
+    return called, attributes
 
 
 # --- reading the tree -------------------------------------------------------------------------

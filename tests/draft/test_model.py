@@ -214,6 +214,8 @@ def test_an_empty_query_is_an_abstention_with_the_models_reason():
         '["SELECT 1"]',
         '{"query": "SELECT 1"}',
         "```sql\nSELECT 1\n```",
+        pytest.param("[" * 5000, id="nested"),
+        pytest.param('{"sql": ' + "1" * 5000 + "}", id="digits"),
     ],
 )
 def test_anything_else_is_no_draft(text: str):

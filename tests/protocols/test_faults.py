@@ -96,6 +96,11 @@ def status(club, owner, *queries):
         ('SELECT name AS U&"\\0061" FROM member', "without Unicode escapes"),
         ("SELECT salary FROM member", 'column "salary" does not exist'),
         ("SELECT pg_sleep(100) FROM member", "may do more than compute: pg_sleep"),
+        (
+            "SELECT name FROM member WHERE (0.1).pg_sleep IS NULL",
+            "may do more than compute: pg_sleep",
+        ),
+        ("SELECT name FROM member\0 WHERE false", "NUL"),
         ("SELECT set_config('role', 'none', false) FROM member", "set_config"),
         ("SELECT * FROM member, query_to_xml('SELECT 1', true, true, '') AS x", "query_to_xml"),
         ("SELECT * FROM oar_ask('who?') AS a, member", "asks no questions"),
@@ -118,6 +123,7 @@ def test_what_a_model_may_not_send(club, sql, part):
         "TABLE member;",
         "(SELECT name FROM member)",
         "SELECT name FROM member UNION SELECT position FROM member",
+        "SELECT (m).name, (m.name).upper FROM member m LIMIT 3",
         "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY length(name)) FROM member",
     ],
 )
@@ -128,6 +134,12 @@ def test_what_it_may(club, sql):
 KEYED = ("registry", "SELECT member_id FROM member WHERE position = 'Vice President'")
 COMPUTED = ("registry", "SELECT max(member_id) FROM member WHERE position = 'Vice President'")
 COUNTED = ("registry", "SELECT count(*) FROM member")
+LISTED = (
+    "registry",
+    "SELECT string_agg(member_id, ';') FROM member WHERE position LIKE '%President'",
+)
+IN_A_ROW = ("registry", "SELECT member::text FROM member WHERE position = 'Vice President'")
+LONG = ("registry", "SELECT count(*) * 10000000000 FROM member")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +159,17 @@ COUNTED = ("registry", "SELECT count(*) FROM member")
         (COUNTED, "SELECT amount FROM income WHERE amount = 152"),
         (COUNTED, "SELECT amount FROM income WHERE amount < 152.0"),
         (COUNTED, "SELECT amount FROM income LIMIT 152"),
+        (COUNTED, "SELECT amount FROM income WHERE amount = 0x98"),
+        (COUNTED, "SELECT amount FROM income WHERE amount = x'98'::int"),
+        (COUNTED, "SELECT amount FROM income WHERE amount = b'10011000'::int"),
+        (LONG, "SELECT amount FROM income WHERE amount < 0x161E70F6000"),
+        (LONG, "SELECT amount FROM income WHERE amount < 1_520_000_000_000"),
+        (KEYED, f"SELECT amount FROM income WHERE link_to_member LIKE '{KEY[:-1]}_'"),
+        (KEYED, f"SELECT amount FROM income WHERE link_to_member LIKE '{KEY[:5]}%{KEY[-5:]}'"),
+        (KEYED, f"SELECT amount FROM income WHERE link_to_member = '{KEY[:8]}' || '{KEY[8:]}'"),
+        (IN_A_ROW, f"SELECT amount FROM income WHERE link_to_member = '{KEY}'"),
         (COUNTED, "SELECT amount FROM income WHERE amount::text LIKE '%152%'"),
+        (LISTED, f"SELECT amount FROM income WHERE link_to_member = '{KEY}'"),
         (KEYED, f"SELECT amount FROM income WHERE link_to_member = $k${KEY}$k$"),
         (KEYED, "SELECT amount FROM income WHERE link_to_member = U&'\\0072ecD078PnS3x2doBe'"),
     ],

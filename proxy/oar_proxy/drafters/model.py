@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from oar_proxy.catalog import Catalog
 from oar_proxy.drafters import Draft, Failure
@@ -172,7 +172,7 @@ def parse_reply(reply: str) -> Answer:
     """
     try:
         return Answer.model_validate(json.loads(unfenced(reply)))
-    except (json.JSONDecodeError, ValidationError):
+    except (ValueError, RecursionError):  # of JSON's as of the form's
         raise NoValidDraft(
             "no valid draft: the model's reply is not the JSON object it was asked for",
             hint="ask again, or configure a model that follows instructions",

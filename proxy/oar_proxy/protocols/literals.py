@@ -1,8 +1,8 @@
 """Values that an owner returned and that a model wrote into the query for another owner. Pure.
 
 Such a value is a join key on its way, and the gate decides about it as about every other. A value
-is recognised where the query has it as a constant, inside of a longer one, or as a name. What the
-question itself says is nobody's.
+is recognised where the query has it, or a part of it, as a constant, inside of a longer one, or as
+a name. What the question itself says is nobody's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from oar_proxy.gate import BoundEdge, KeyEdge, KeyOrigin
 from oar_proxy.sqltree import Parsed, ast, children, identifiers
 
 MIN_PART: Final = 4
-"""Characters of a value that is looked for inside of longer constants: fewer are found anywhere."""
+"""Characters of a value that is looked for inside of a constant, and of a constant that is looked
+for inside of a value: fewer are found anywhere."""
+
+_WILDCARDS: Final = re.compile("[%_]+")
 
 ANY_COLUMN: Final = "*"
 """What a value is compared with where the query compares it with no column by itself."""
@@ -79,9 +82,13 @@ class Seen:
     def _within(self, constant: str) -> Iterator[str]:
         """The values a constant is or holds, but for those of the question."""
         written = canonical(constant)
+        pieces = [canonical(piece) for piece in _WILDCARDS.split(constant)]
+        # A list, a row or a document holds more values than one, and a prefix names few rows.
+        parts = [p for p in (written, *pieces) if len(p) >= MIN_PART and not self._is_asked(p)]
         pattern = canonical(constant.strip("%_"))
         for value in self._origins:
             held = value in (written, pattern) or (len(value) >= MIN_PART and value in written)
+            held = held or (not _is_number(value) and any(part in value for part in parts))
             if held and not self._is_asked(value):
                 yield value
 
@@ -96,11 +103,21 @@ def canonical(text: str) -> str:
     ``50``, ``50.0`` and ``'50'`` are one value.
     """
     stripped = text.strip().casefold()
+    number = _number(stripped)
+    return stripped if number is None else f"{number.normalize():f}"
+
+
+def _number(text: str) -> Decimal | None:
     try:
-        number = Decimal(stripped)
-    except InvalidOperation:
-        return stripped
-    return f"{number.normalize():f}" if number.is_finite() else stripped
+        # PostgreSQL writes whole numbers in other bases too.
+        number = Decimal(int(text, 0)) if text[:2] in ("0x", "0o", "0b") else Decimal(text)
+    except (InvalidOperation, ValueError):
+        return None
+    return number if number.is_finite() else None
+
+
+def _is_number(value: str) -> bool:
+    return _number(value) is not None
 
 
 def _is_at_most(value: str, most: int) -> bool:
@@ -147,7 +164,9 @@ def _text(node: Any) -> str | None:
     if isinstance(value, ast.String):
         return str(value.sval)
     if isinstance(value, ast.BitString):
-        return str(value.bsval)
+        # The number it is as an integer: x'98' is 152.
+        digits, base = str(value.bsval)[1:], 16 if str(value.bsval)[0] == "x" else 2
+        return str(int(digits, base)) if digits else None
     return None
 
 

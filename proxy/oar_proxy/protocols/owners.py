@@ -19,7 +19,7 @@ from typing import Any, Final
 import psycopg
 import structlog
 from oar_adapters.interface import Adapter, Cell
-from psycopg import AsyncConnection, AsyncRawCursor, sql
+from psycopg import AsyncConnection, AsyncRawCursor, AsyncRawServerCursor, sql
 from psycopg.adapt import Dumper, PyFormat
 from psycopg.pq import Format
 from psycopg.rows import TupleRow
@@ -73,7 +73,8 @@ SELECT name FROM pg_catalog.unnest($1::pg_catalog.text[]) AS name
 WHERE name <> ALL ($2::pg_catalog.text[]) AND NOT coalesce((
   SELECT pg_catalog.bool_or(p.provolatile = 'i') AND pg_catalog.bool_and(p.provolatile <> 'v')
   FROM pg_catalog.pg_proc p
-  WHERE p.proname = name AND p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace), false)
+  WHERE p.proname = name AND p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace),
+  name = ANY ($3::pg_catalog.text[]))
 """
 
 
@@ -309,13 +310,12 @@ class Sitting:
             execution = await one.of(gathered.of(one.number))
         else:
             execution = await answers.answer(plan.statement, gathered, 0, session, account)
-        columns, rows = await session.rows(execution)
-        kept = _within(rows, size)
+        columns, kept, truncated = await session.rows(execution, size)
         carried: dict[str, int] = {}
         for edge in edges:
             for source in dict.fromkeys(origin.owner for origin in edge.edge.origins):
                 carried[source] = carried.get(source, 0) + edge.keys
-        return Result(columns, kept, len(kept) < len(rows), tuple(carried.items()))
+        return Result(columns, kept, truncated, tuple(carried.items()))
 
     async def _note(self, owner: str, statement: FederatedStatement, result: Result) -> None:
         """Note where values come from: any column that is used, where they are computed."""
@@ -376,18 +376,6 @@ def _bounded(parsed: Parsed, rows: int) -> Parsed:
     return sqltree.parse(text)[0]
 
 
-def _within(rows: Sequence[tuple[Scalar, ...]], size: Size) -> tuple[tuple[Scalar, ...], ...]:
-    """The first rows that are within the limits."""
-    kept: list[tuple[Scalar, ...]] = []
-    taken = len("[]")
-    for row in rows[: size.rows]:
-        taken += len(json.dumps(row, ensure_ascii=False).encode()) + len(", ")
-        if taken > size.size:
-            break
-        kept.append(row)
-    return tuple(kept)
-
-
 # --- the hub's part ---------------------------------------------------------------------------
 
 
@@ -430,18 +418,21 @@ class _HubSession:
 
     async def unsafe_functions(self, parsed: Parsed) -> str:
         """Name the functions in a query that are not known to have no effect."""
-        names = sorted(sqltree.function_names(parsed.node))
+        called, attributes = sqltree.function_names(parsed.node)
+        names = sorted(called | attributes)
         if not names:
             return ""
+        # What is no function's name, and stands as (x).f, is a field.
         cursor = await AsyncRawCursor(self._connection).execute(
-            _UNSAFE_FUNCTIONS, (names, _STABLE.split())
+            _UNSAFE_FUNCTIONS, (names, _STABLE.split(), sorted(attributes - called))
         )
         return ", ".join(str(row[0]) for row in await cursor.fetchall())
 
     async def query(
         self, text: str, parameters: Sequence[Parameter] = ()
     ) -> list[tuple[Cell, ...]]:
-        cursor = await self._execute(text, parameters)
+        sent = [_sent(parameter) for parameter in parameters]
+        cursor = await AsyncRawCursor(self._connection).execute(text.encode(), sent)
         result = cursor.pgresult
         assert result is not None
         return [
@@ -449,17 +440,27 @@ class _HubSession:
             for row in range(result.ntuples)
         ]
 
-    async def rows(self, execution: Execution) -> tuple[tuple[str, ...], list[tuple[Scalar, ...]]]:
-        """Return the names of the columns, and the rows as JSON has them."""
-        cursor = await self._execute(execution.sql, execution.parameters)
-        columns = tuple(column.name for column in cursor.description or ())
-        return columns, [tuple(map(_scalar, row)) for row in await cursor.fetchall()]
+    async def rows(
+        self, execution: Execution, size: Size
+    ) -> tuple[tuple[str, ...], tuple[tuple[Scalar, ...], ...], bool]:
+        """Return the names of the columns, the first rows as JSON has them, whether more follow.
 
-    async def _execute(
-        self, text: str, parameters: Sequence[Parameter]
-    ) -> AsyncRawCursor[TupleRow]:
-        sent = [_sent(parameter) for parameter in parameters]
-        return await AsyncRawCursor(self._connection).execute(text.encode(), sent)
+        Rows are fetched one by one, since a model's expressions can make each as long as it likes.
+        """
+        kept: list[tuple[Scalar, ...]] = []
+        taken = len("[]")
+        sent = [_sent(parameter) for parameter in execution.parameters]
+        async with AsyncRawServerCursor(self._connection, "answer") as cursor:
+            cursor.itersize = 1
+            await cursor.execute(execution.sql.encode(), sent)
+            columns = tuple(column.name for column in cursor.description or ())
+            async for row in cursor:
+                scalars = tuple(map(_scalar, row))
+                taken += len(json.dumps(scalars, ensure_ascii=False).encode()) + len(", ")
+                if len(kept) == size.rows or taken > size.size:
+                    return columns, tuple(kept), True
+                kept.append(scalars)
+        return columns, tuple(kept), False
 
     async def state(self) -> SessionState:
         if self._state is None:
