@@ -200,16 +200,22 @@ class _Chunk(Settling):
 
 
 class _CopiedChunk(_Chunk):
-    """A chunk that is a COPY of its own, and for the client a stretch of the one it asked for."""
+    """A chunk that is a COPY of its own, and for the client a stretch of the one it asked for.
 
-    __slots__ = ("_binary", "_first", "_header_due")
+    ``first``: nothing was sent before it; ``begins``: no row was.
+    """
 
-    def __init__(self, settled: asyncio.Future[str], copied: Copied, *, first: bool) -> None:
+    __slots__ = ("_begins", "_binary", "_first", "_header_due")
+
+    def __init__(
+        self, settled: asyncio.Future[str], copied: Copied, *, first: bool, begins: bool
+    ) -> None:
         super().__init__(settled)
         self._binary = copied.binary
         self._first = first
-        self._header_due = not first and (copied.header or copied.binary)
-        self.plain = b"" if self._binary or self._header_due else b"d"
+        self._begins = begins
+        self._header_due = copied.binary or (copied.header and not first)
+        self.plain = b"" if self._header_due else b"d"
 
     def message(self, code: int, message: bytes) -> bytes | None:
         match chr(code):
@@ -227,12 +233,15 @@ class _CopiedChunk(_Chunk):
         return None if self._header_due else message
 
     def _binary_row(self, message: bytes) -> bytes | None:
-        """Leave out header, which comes with the first row, and trailer, which comes by itself."""
+        """Leave out the trailer, and the header unless it stands before the very first row.
+
+        The header comes with what follows it: a row, or the trailer where there is none.
+        """
         row = message[messages.HEADER.size :]
         if self._header_due:
             self._header_due = False
             row = messages.after_copy_header(row)
-            message = messages.copy_data(row)
+            message = message if self._begins else messages.copy_data(row)
         return None if row == messages.COPY_TRAILER else message
 
 
@@ -251,18 +260,20 @@ class _Flow:
     over: bool = False
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    def execution(self, settled: asyncio.Future[str]) -> _Chunk:
+    def execution(self, settled: asyncio.Future[str], rows: int) -> _Chunk:
+        """What gives the client the rows of the chunk that is bound, behind so many others."""
         copied = self.chunks.copied
         if copied is None:
             return _Chunk(settled)
-        return _CopiedChunk(settled, copied, first=not self.command)
+        return _CopiedChunk(settled, copied, first=not self.command, begins=not rows)
 
     def completion(self, rows: int) -> bytes:
         """What tells the client that it is over."""
         copied = self.chunks.copied
         ending = b"" if copied is None else messages.COPY_DONE
         if copied is not None and copied.binary:
-            ending = messages.copy_data(messages.COPY_TRAILER) + ending
+            header = b"" if rows else messages.COPY_HEADER
+            ending = messages.copy_data(header + messages.COPY_TRAILER) + ending
         return ending + messages.command_complete(b"%s %d" % (self.command, rows))
 
 
@@ -310,6 +321,7 @@ class Federated:
         self._inner: asyncio.Task[Any] | None = None
         self._cancelled = False
         self._closing: set[asyncio.Task[None]] = set()
+        self._left_portals: list[bytes] = []
         self.pid = 0
 
     # --- what the session tells --------------------------------------------------------------
@@ -380,6 +392,7 @@ class Federated:
     def _forget_portal(self, name: bytes) -> None:
         portal = self._portals.pop(name, None)
         if portal is not None and portal.flow is not None:
+            self._left_portals.append(portal.flow.portal)
             closing = asyncio.create_task(portal.flow.stack.aclose())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
@@ -463,7 +476,7 @@ class Federated:
                     self._go()
                     self._channel.request(_Answer(log_line), raw)
                 return
-            own = b"%s:%d" % (self._name, next(self._numbers))
+            own = self._left_portals.pop() if self._left_portals else self._next_portal()
             flow = _Flow(execution.more, own, sent, portal.bind.result_formats)
             if not await self._bound(own, execution, sent, portal, log_line):
                 self._forget_portal(name)
@@ -528,7 +541,7 @@ class Federated:
         rows = 0
         while not flow.over:
             settled = _awaited()
-            executed = flow.execution(settled)
+            executed = flow.execution(settled, rows)
             left = limit - rows if limit else 0
             self._channel.request(executed, messages.encode_execute(flow.portal, left))
             self._channel.flush()
@@ -688,6 +701,9 @@ class Federated:
         settled: asyncio.Future[str] | None = None,
     ) -> None:
         self._channel.request(Step(kind, shows=shows, shift=shift, settled=settled), *parts)
+
+    def _next_portal(self) -> bytes:
+        return b"%s:%d" % (self._name, next(self._numbers))
 
     def _guard_text(self, prepared: Prepared) -> bytes:
         return f"/* oar {next(self._numbers)} */ {prepared.guard_sql}".encode()

@@ -238,6 +238,19 @@ def test_a_copy_is_one_whoever_the_owner_is(client, direct, table, options):
     assert len(recorded(client)[0]) == (3 if table == "many" else 2)
 
 
+LATE = f"SELECT id FROM shop.stamped WHERE (document ->> 'n')::int > {ROWS - 5}"
+"""The first chunks hold no row of the answer, as the hub finds."""
+
+
+@pytest.mark.parametrize("options", ["", "(FORMAT csv, HEADER)", "(FORMAT BINARY)"])
+def test_a_copy_that_begins_with_chunks_of_no_row(client, direct, options):
+    with client.cursor().copy(f"COPY ({LATE}) TO STDOUT {options}") as copy:
+        found = b"".join(copy)
+    with direct.cursor().copy(f"COPY ({LATE.replace('shop.', '')}) TO STDOUT {options}") as copy:
+        assert found == b"".join(copy)
+    assert len(recorded(client)[0]) == 2
+
+
 @pytest.mark.parametrize("table", SOURCES)
 def test_a_table_is_made_of_chunks(client, direct, table):
     with client.transaction():

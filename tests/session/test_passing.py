@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 
@@ -178,6 +179,18 @@ def test_an_owner_is_stopped_when_the_portal_ends(raw, federation, ending):
     assert two_more(raw) == "EZ"
 
 
+def test_portals_that_ended_leave_one_chunk_at_the_hub(raw):
+    """However many there were in the transaction."""
+    begun(raw)
+    for _ in range(3):
+        raw.ask(messages.encode_close(b"P", b"mine"), messages.SYNC)
+        raw.ask(*some_at_a_time(b"mine", STATEMENT, (2,)))
+    raw.ask(*some_at_a_time(b"other", STATEMENT, (2,)))
+    held = raw.ask(messages.encode_query(b"SELECT count(*) FROM pg_cursors WHERE name ~ '^oar:'"))
+    assert held[1] == ("D", b"\0\1\0\0\0\0012")
+    assert two_more(raw) == two_more(raw, b"other") == "DDsZ"
+
+
 def test_an_owner_is_stopped_when_the_client_leaves_a_portal(raw, federation, door):
     begun(raw)
     raw.close()
@@ -221,11 +234,12 @@ COPIES = {
 
 @pytest.mark.parametrize("extended", [True, False])
 @pytest.mark.parametrize("options", COPIES)
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("sizes", [[3], [3, 1], [3, 1, 5], [3, 0, 5, 0], [0, 4], [0, 0]], ids=str)
 def test_a_copy_in_chunks_is_one_copy(
-    raw, federation, connect_raw, directly, options, count, extended
+    raw, federation, connect_raw, directly, options, sizes, extended
 ):
-    federation.chunks = [*CHUNKS, range(0)][:count]
+    ends = list(itertools.accumulate(sizes))
+    federation.chunks = [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
     federation.copied = COPIES[options]
     ordinary = f"{ORDINARY} WHERE i < {sum(map(len, federation.chunks))}"
 
@@ -236,7 +250,7 @@ def test_a_copy_in_chunks_is_one_copy(
         return [messages.encode_query(statement.encode())]
 
     assert raw.ask(*copy(STATEMENT)) == connect_raw(directly).ask(*copy(ordinary))
-    assert federation.passing.taken == count
+    assert federation.passing.taken == len(sizes)
 
 
 def test_a_copy_that_fails_half_way_is_no_copy(client, federation):

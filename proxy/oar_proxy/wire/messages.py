@@ -39,7 +39,8 @@ SYNC: Final = b"S\0\0\0\4"
 FLUSH: Final = b"H\0\0\0\4"
 TERMINATE: Final = b"X\0\0\0\4"
 COPY_DONE: Final = b"c\0\0\0\4"
-_COPY_SIGNATURE_AND_FLAGS: Final = 11 + 4
+COPY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(4 + 4)
+"""Signature, no flags and no extension: what every PostgreSQL begins a binary COPY with."""
 COPY_TRAILER: Final = b"\xff\xff"
 """Ends the rows of a binary COPY, where a row begins with its number of columns."""
 
@@ -216,12 +217,10 @@ def decode_data_row(message: bytes) -> tuple[Cell, ...]:
 
 
 def after_copy_header(data: bytes) -> bytes:
-    """Return what follows the header of a binary COPY: signature, flags, extension."""
-    before = _COPY_SIGNATURE_AND_FLAGS
-    if len(data) < before + _INT32.size:
+    """Return what follows the header of a binary COPY."""
+    if not data.startswith(COPY_HEADER):
         raise ProtocolViolation("invalid header of a binary COPY from the hub")
-    (extension,) = _INT32.unpack_from(data, before)
-    return data[before + _INT32.size + extension :]
+    return data.removeprefix(COPY_HEADER)
 
 
 def decode_command_complete(message: bytes) -> bytes:
