@@ -411,9 +411,10 @@ class Pipeline:
     ) -> Execution:
         """Answer what one owner answers: in chunks, if it has more rows than one."""
 
-        async def ask(give: Callable[[Rows], Awaitable[None]]) -> tuple[Gathered, _Settling]:
+        async def ask(give: Callable[[Rows], Awaitable[None]]) -> Gathered:
             gathered, settle = await self._run(plan, link, answer.account, give)
-            return gathered, settle()
+            link.hold(settle())
+            return gathered
 
         stream = Stream(ask)
         stack.push_async_callback(stream.close)
@@ -461,7 +462,7 @@ class Pipeline:
             catalog_version=plan.statement.catalog.version,
         )
         started = time.monotonic()
-        sqlstate = QueryCanceled.sqlstate
+        sqlstate = SUCCESS
         finished: list[StepOutcome] = []
         try:
             async with AsyncExitStack() as held:
@@ -479,13 +480,9 @@ class Pipeline:
                     give=give,
                 )
                 open_still = held.pop_all()
-            sqlstate = SUCCESS
-        except OarError as error:
-            sqlstate = error.sqlstate
-            await self._close(ask, sqlstate, finished)
-            raise
-        except asyncio.CancelledError:
-            # One write more before leaving: a cancelled ask is an outcome like any other.
+        except (Exception, asyncio.CancelledError) as error:
+            # One write more before leaving: that it was cancelled is an outcome like any other.
+            sqlstate = _sqlstate(error)
             await self._close(ask, sqlstate, finished)
             raise
         finally:
@@ -535,6 +532,12 @@ class Pipeline:
             log.warning("ledger outcome not written", ask=str(ask.id))
 
 
+def _sqlstate(error: BaseException) -> str:
+    if isinstance(error, asyncio.CancelledError):
+        return QueryCanceled.sqlstate
+    return error.sqlstate if isinstance(error, OarError) else InternalError.sqlstate
+
+
 _Settling = asyncio.Task[None]
 _Ran = tuple[Gathered, Callable[[], _Settling]]
 """Rows of owners, and what lets go of them and writes the outcome."""
@@ -544,7 +547,7 @@ _Ran = tuple[Gathered, Callable[[], _Settling]]
 class _Rest:
     """The chunks behind the first. See :class:`oar_proxy.federation.Chunks`."""
 
-    stream: Stream[Rows, tuple[Gathered, _Settling]]
+    stream: Stream[Rows, Gathered]
     answer: OneOwnersAnswer
     over: bool = False
 
@@ -561,9 +564,7 @@ class _Rest:
     async def last(self) -> Execution:
         """Make the chunk of what is left, once nothing more comes."""
         self.over = True
-        gathered, settled = self.stream.result
-        await asyncio.wait((settled,))
-        return await self.answer.of(gathered.of(self.answer.number))
+        return await self.answer.of(self.stream.result.of(self.answer.number))
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,3 +215,20 @@ def test_a_schema_before_a_column_that_tells_two_of_a_name_apart_is_refused(clie
 def test_a_schema_before_a_column_is_understood(client, merged, statement):
     wanted = merged.execute(statement.replace("shop.", ""))
     assert Counter(client.execute(statement).fetchall()) == Counter(wanted.fetchall())
+
+
+@pytest.mark.parametrize(
+    "statement", ["SELECT count(*) FROM a", "SELECT * FROM a JOIN b USING (k)"]
+)
+def test_a_fault_of_the_proxy_is_on_the_ledger(client, monkeypatch, statement):
+    def fault(*_):
+        raise ZeroDivisionError("a row")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("oar_proxy.run.Rows.add", fault)
+        with pytest.raises(psycopg.errors.InternalError_) as refused:
+            client.execute(statement)
+    assert "a row" not in str(refused.value)
+    latest = "SELECT sqlstate FROM oar.asks ORDER BY at DESC LIMIT 1"
+    assert client.execute(latest).fetchone() == ("XX000",)
+    assert client.execute(statement).fetchone() is not None
