@@ -28,7 +28,8 @@ from oar_adapters.interface import (
     SemiJoin,
     Statement,
 )
-from oar_adapters.postgres import BATCH_BYTES, BATCH_ROWS, sql
+from oar_adapters.postgres import sql
+from oar_adapters.postgres.snapshot import BATCH_BYTES, BATCH_ROWS, FIRST_WIDE_ROWS
 from oar_adapters.registry import open_adapter
 
 EXACT, SUPERSET, NONE = Agreement.EXACT, Agreement.SUPERSET, Agreement.NONE
@@ -624,6 +625,41 @@ def test_wide_rows_come_in_smaller_batches(catalog_owner):
     assert max(others) <= BATCH_BYTES / 10_000
 
 
+def test_few_rows_of_a_table_with_wide_ones_are_held_at_once(postgres_owner):
+    """Neither before their width is known, nor because few keys find them, nor in few blocks."""
+    conninfo, url = postgres_owner
+    keys = tuple(struct.pack("!i", key) for key in range(1, 501))
+
+    async def ask():
+        adapter = open_adapter(url, {})
+        table = next(t for t in (await adapter.schema()).tables if t.name == "documents")
+        found = Scan(table, table.columns, (), (KeyFilter("id", "integer", keys),))
+        counts = []
+        async with adapter.snapshot(20) as snapshot:
+            for query in (Scan(table, table.columns), found, Scan(table, table.columns[:1])):
+                counts.append([b.rows async for b in snapshot.run(Authorized(query, 1))])
+        await adapter.close()
+        return counts
+
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("CREATE TABLE documents (id int, doc text)")
+        connection.execute("ALTER TABLE documents ALTER doc SET STORAGE EXTERNAL")
+        connection.execute(
+            "INSERT INTO documents SELECT i, CASE WHEN i <= 500 THEN repeat('x', 100000) END"
+            " FROM generate_series(1, 20000) AS i"
+        )
+        connection.execute("ANALYZE documents; GRANT SELECT ON documents TO PUBLIC")
+        try:
+            all_, found, numbers = run(ask)
+        finally:
+            connection.execute("DROP TABLE documents")
+    assert (sum(all_), sum(found), sum(numbers)) == (20_000, 500, 20_000)
+    for counts in (all_, found):
+        assert counts[0] == FIRST_WIDE_ROWS
+        assert counts[1] <= BATCH_BYTES / 100_000
+    assert numbers[0] > BATCH_ROWS, "what is not wide comes in blocks"
+
+
 def test_workers_share_a_query_with_few_groups(postgres_owner):
     """Fetched some rows at a time, as everything else is, a query gets none."""
     conninfo, url = postgres_owner
@@ -640,13 +676,18 @@ def test_workers_share_a_query_with_few_groups(postgres_owner):
             limit=1000,
         )
         leader = Statement("SELECT pg_backend_pid()", (), (number,))
+        # PostgreSQL takes this for a thousand rows.
+        many = Statement(
+            'SELECT "id" FROM "public"."scanned" WHERE length("pad") = 60', (table,), (number,)
+        )
         rows = []
         async with adapter.snapshot(20) as snapshot:
             for query in (processes, leader):
                 batches = [batch async for batch in snapshot.run(Authorized(query, 1))]
                 rows.append([row for batch in batches for row in zip(*batch.columns, strict=True)])
+            counts = [batch.rows async for batch in snapshot.run(Authorized(many, 1))]
         await adapter.close()
-        return rows
+        return *rows, counts
 
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute(
@@ -659,15 +700,31 @@ def test_workers_share_a_query_with_few_groups(postgres_owner):
         )
         connection.execute("ANALYZE scanned; GRANT SELECT ON scanned TO PUBLIC")
         try:
-            groups, ((leader,),) = run(ask)
+            groups, ((leader,),), counts = run(ask)
         finally:
             connection.execute("DROP TABLE scanned; DROP FUNCTION process")
     assert len(groups) == 7
     assert {process for _, *both in groups for process in both} - {leader}
+    assert sum(counts) == 200_000
+    assert max(counts) <= BATCH_ROWS
 
 
-def test_two_connections_share_a_large_table_and_see_one_moment(postgres_owner):
+@pytest.mark.parametrize(
+    ("pool_size", "limit", "more"),
+    [
+        (4, "", 1),
+        (1, "", 0),
+        # Another statement would be left none.
+        (2, "", 0),
+        (4, "REVOKE EXECUTE ON FUNCTION pg_export_snapshot() FROM PUBLIC", 0),
+        (4, "ALTER ROLE {reader} CONNECTION LIMIT 1", 0),
+    ],
+)
+def test_two_connections_share_a_large_table_and_see_one_moment(
+    postgres_owner, pool_size, limit, more
+):
     conninfo, url = postgres_owner
+    reader = re.search(r"//(\w+):", url)[1]
     idle = (
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oar'"
         " AND datname = current_database() AND state = 'idle'"
@@ -690,18 +747,20 @@ def test_two_connections_share_a_large_table_and_see_one_moment(postgres_owner):
         return count, [struct.unpack("!i", cell)[0] for cell in cells], connections
 
     with psycopg.connect(conninfo, autocommit=True) as writer:
-        for pool_size, more in ((4, 1), (1, 0)):
-            writer.execute("CREATE TABLE shared (id int, pad text)")
-            writer.execute(
-                "INSERT INTO shared SELECT i, repeat('x', 60) FROM generate_series(1, 100000) AS i"
-            )
-            writer.execute("ANALYZE shared; GRANT SELECT ON shared TO PUBLIC")
-            try:
-                count, found, connections = run(partial(ask, writer, pool_size))
-            finally:
-                writer.execute("DROP TABLE shared")
-            assert (count, connections) == (100_000, more)
-            assert found == list(range(1, 100_001))
+        writer.execute("CREATE TABLE shared (id int, pad text)")
+        writer.execute(
+            "INSERT INTO shared SELECT i, repeat('x', 60) FROM generate_series(1, 100000) AS i"
+        )
+        writer.execute("ANALYZE shared; GRANT SELECT ON shared TO PUBLIC")
+        writer.execute(limit.format(reader=reader))
+        try:
+            count, found, connections = run(partial(ask, writer, pool_size))
+        finally:
+            writer.execute("DROP TABLE shared")
+            writer.execute(f"ALTER ROLE {reader} CONNECTION LIMIT -1")
+            writer.execute("GRANT EXECUTE ON FUNCTION pg_export_snapshot() TO PUBLIC")
+    assert (count, connections) == (100_000, more)
+    assert found == list(range(1, 100_001))
 
 
 @pytest.mark.parametrize("each", [1, 50])
@@ -841,8 +900,13 @@ def test_leaves_nothing_behind_in_a_connection(catalog_owner):
     assert run(ask) == [(b"pg_catalog on oar UTC",)]
 
 
-def test_an_altered_column_is_another_query_on_every_connection(catalog_owner, postgres_owner):
+@pytest.mark.parametrize("keys", [0, 400])
+def test_an_altered_column_is_another_query_on_every_connection(
+    catalog_owner, postgres_owner, keys
+):
     """What a connection prepared for the column as it was must not answer for what it is now."""
+    keys = tuple(struct.pack("!i", key) for key in range(keys))
+    looked_up = (KeyFilter("id", "integer", keys),) if keys else ()
 
     async def ask():
         adapter = open_adapter(catalog_owner, {"pool_size": "2"})
@@ -850,7 +914,7 @@ def test_an_altered_column_is_another_query_on_every_connection(catalog_owner, p
         async def published():
             tables = (await adapter.schema()).tables
             table = next(t for t in tables if t.name == "turning")
-            return Scan(table, table.columns)
+            return Scan(table, table.columns[:1], (), looked_up)
 
         async def both(query):
             async with adapter.snapshot(10) as one, adapter.snapshot(10) as other:
@@ -859,12 +923,12 @@ def test_an_altered_column_is_another_query_on_every_connection(catalog_owner, p
                     yield [tuple(column) for batch in batches for column in batch.columns]
 
         with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
-            connection.execute("CREATE TABLE turning AS SELECT 7::int8 AS n")
+            connection.execute("CREATE TABLE turning AS SELECT 7::int8 AS n, 1 AS id")
             connection.execute("GRANT SELECT ON turning TO PUBLIC")
             try:
                 before = await published()
                 first = [found async for found in both(before)]
-                connection.execute("ALTER TABLE turning ALTER n TYPE int4")
+                connection.execute("ALTER TABLE turning ALTER n TYPE float8")
                 with pytest.raises(OwnerError) as caught:
                     await rows_of(adapter, before)
                 second = [found async for found in both(await published())]
@@ -876,4 +940,4 @@ def test_an_altered_column_is_another_query_on_every_connection(catalog_owner, p
     first, kind, second = run(ask)
     assert first == [[(struct.pack("!q", 7),)]] * 2
     assert kind is OwnerErrorKind.SCHEMA_CHANGED
-    assert second == [[(struct.pack("!i", 7),)]] * 2
+    assert second == [[(struct.pack("!d", 7),)]] * 2

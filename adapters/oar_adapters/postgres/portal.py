@@ -7,11 +7,13 @@ again. Built on the base class of asyncpg's cursors, so the versions that fit ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
 
 import asyncpg
 from asyncpg.cursor import BaseCursor
+
+T = TypeVar("T")
 
 # asyncpg has no types, hence what mypy ignores here.
 
@@ -27,8 +29,9 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]
 class Portal(BaseCursor):  # type: ignore[misc]
     """The rows of one query: ``open`` it, then ``fetch`` until fewer rows come than were asked for.
 
-    Both raise asyncpg's errors. A table that was altered may have made the statement unusable
-    (``InvalidCachedStatementError``): `Connection.reload_schema_state` has all of them forgotten.
+    Or ``fetch_all`` of them. All three raise asyncpg's errors. A table that was altered may have
+    made the statement unusable (``InvalidCachedStatementError``): the connection then forgets what
+    it prepared, and by the time this is asked again, other types may have been published.
     """
 
     async def open(self, timeout: float) -> list[str]:  # noqa: ASYNC109 - asyncpg's name for it
@@ -40,5 +43,21 @@ class Portal(BaseCursor):  # type: ignore[misc]
     async def fetch(self, rows: int, timeout: float) -> list[asyncpg.Record]:  # noqa: ASYNC109
         """Return up to so many rows more."""
         step = self._bind_exec if self._portal_name is None else self._exec
-        fetched: list[asyncpg.Record] = await step(rows, timeout)
+        fetched: list[asyncpg.Record] = await self._executed(step(rows, timeout))
         return fetched
+
+    async def fetch_all(self, timeout: float) -> list[asyncpg.Record]:  # noqa: ASYNC109
+        """Return all rows; the owner, which keeps nothing of the query then, may start workers."""
+        self._check_ready()
+        protocol = self._connection._protocol
+        executed = protocol.bind_execute(self._state, self._args, "", 0, True, timeout)
+        fetched: list[asyncpg.Record]
+        fetched, _, _ = await self._executed(executed)
+        return fetched
+
+    async def _executed(self, execution: Awaitable[T]) -> T:
+        try:
+            return await execution
+        except asyncpg.InvalidCachedStatementError:
+            await self._connection.reload_schema_state()
+            raise

@@ -23,6 +23,9 @@ from oar_adapters.predicates import TEXTS
 DEFAULT_ROWS: Final = 1000.0
 """Rows assumed where the owner keeps no statistics: PostgreSQL's own guess for a set function."""
 
+WIDE_BYTES: Final = 1000
+"""Bytes a row that a table keeps apart from its rows, from which it is wide."""
+
 EQUALITY_IN_TEXT_FORMAT: Final = frozenset(
     {
         "bit",
@@ -48,6 +51,10 @@ SELECT c.oid::int8 AS oid, n.nspname::text AS schema, c.relname::text AS name,
                     FROM pg_partition_tree(c.oid) AS part
                     JOIN pg_class AS leaf ON leaf.oid = part.relid
                    WHERE part.isleaf) END AS rows,
+       CASE WHEN c.relkind <> 'p' THEN pg_relation_size(nullif(c.reltoastrelid, 0))
+            ELSE (SELECT sum(pg_relation_size(nullif(leaf.reltoastrelid, 0)))::int8
+                    FROM pg_partition_tree(c.oid) AS part
+                    JOIN pg_class AS leaf ON leaf.oid = part.relid) END AS kept_apart,
        -- What a foreign table declares is not enforced, and what an inheritance parent
        -- enforces does not cover its children.
        c.relkind IN ('r', 'p', 'm')
@@ -182,11 +189,13 @@ class Discovery:
     """A published schema, and which of its columns mean something else inside the owner.
 
     ``unlike`` names, a table's source name each, the columns whose comparison or order at the
-    owner is not the hub's on the published type: whole statements must not touch them.
+    owner is not the hub's on the published type: whole statements must not touch them. ``wide`` are
+    tables whose rows may be so large that few of them fill the memory.
     """
 
     schema: OwnerSchema
     unlike: Mapping[tuple[str, str], frozenset[str]]
+    wide: frozenset[tuple[str, str]]
 
 
 def wanted(name: str, patterns: Sequence[str]) -> bool:
@@ -195,7 +204,7 @@ def wanted(name: str, patterns: Sequence[str]) -> bool:
 
 
 def discover(
-    relations: Iterable[Mapping[str, Any]],
+    relations: Sequence[Mapping[str, Any]],
     columns: Iterable[Mapping[str, Any]],
     keys: Iterable[Mapping[str, Any]],
     statistics: Iterable[Mapping[str, Any]],
@@ -233,7 +242,14 @@ def discover(
         unlike[(relation["schema"], relation["name"])] = frozenset(
             row["name"] for row in rows if not _alike(row, owner)
         )
-    return Discovery(OwnerSchema(tuple(tables.values())), unlike)
+    wide = frozenset((row["schema"], row["name"]) for row in relations if _is_wide(row))
+    return Discovery(OwnerSchema(tuple(tables.values())), unlike, wide)
+
+
+def _is_wide(relation: Mapping[str, Any]) -> bool:
+    """Tell whether a table keeps much of its rows apart (`TOAST`), as far as it is known."""
+    rows = max(relation["rows"] or 0.0, DEFAULT_ROWS)
+    return (relation["kept_apart"] or 0) > WIDE_BYTES * rows
 
 
 def _table(

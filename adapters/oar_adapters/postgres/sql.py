@@ -7,7 +7,7 @@ Everything that is not a keyword goes through :func:`identifier`, :func:`literal
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Final
@@ -27,6 +27,7 @@ from oar_adapters.interface import (
     PartialFunction,
     PatternMatch,
     Predicate,
+    Query,
     Scan,
     SemiJoin,
     Statement,
@@ -158,6 +159,11 @@ def relation(table: Table) -> str:
         return f"(SELECT {cells} FROM (\n{table.derived.sql}\n) AS q({inner}))"
     name = identifier(table.source_name)
     return f"{identifier(table.source_schema)}.{name}" if table.source_schema else name
+
+
+def written(query: Query) -> str:
+    """Write a query. Raises ``ValueError`` for what PostgreSQL could not read back."""
+    return scan(query) if isinstance(query, Scan) else statement(query)
 
 
 def scan(query: Scan) -> str:
@@ -293,32 +299,38 @@ def tells(partial: Partial) -> bool:
     return partial.functions <= can
 
 
-def packed_scan(query: Scan) -> str:
-    """Write a scan of some blocks of a table whose columns come as one array each, with their size.
+def packed_blocks(query: Scan) -> str:
+    """Write a scan of some blocks of a table, as :func:`packed` writes its rows.
 
     Parameters are the first block and the first one left out, each as :func:`block` writes it.
     """
     conditions = [condition(query.table, predicate) for predicate in query.predicates]
     conditions += ["ctid >= $1::varchar::tid", "ctid < $2::varchar::tid"]
-    arrays = [
-        f"pg_catalog.array_send(pg_catalog.array_agg({cell_of(value_of(column), column.type)}))"
-        for column in query.columns
-    ]
-    return (
-        f"SELECT pg_catalog.count(*), {', '.join(arrays)} FROM {relation(query.table)} "
-        f"WHERE {' AND '.join(conditions)}"
-    )
+    cells = [cell_of(value_of(column), column.type) for column in query.columns]
+    return _packed(cells, f"{relation(query.table)} WHERE {' AND '.join(conditions)}")
 
 
-def packed(query: Scan, rows: int) -> str:
-    """Write a scan of so many rows at most, whose columns come as one array each, with size."""
+def packed(query: Query, rows: int) -> str:
+    """Write a query of so many rows at most, which come as one.
+
+    It has their number, an array of each column, and then a NULL of each column's type: that tells
+    a column that has another type by now, which the array's bytes do not.
+    """
     limit = rows if query.limit is None else min(rows, query.limit)
     names = [f"c{number}" for number in range(1, len(query.outputs) + 1)]
-    arrays = [f"pg_catalog.array_send(pg_catalog.array_agg(q.{name}))" for name in names]
-    rows_of = scan(replace(query, limit=limit))
-    return (
-        f"SELECT pg_catalog.count(*), {', '.join(arrays)} FROM ({rows_of}) AS q({', '.join(names)})"
-    )
+    source = written(replace(query, limit=limit))
+    return _packed([f"q.{name}" for name in names], f"({source}) AS q({', '.join(names)})")
+
+
+def _packed(cells: Sequence[str], source: str) -> str:
+    arrays = [f"pg_catalog.array_agg({cell})" for cell in cells]
+    outputs = [
+        "pg_catalog.count(*)",
+        *(f"pg_catalog.array_send({array})" for array in arrays),
+        # No array that is made so has an element of that number.
+        *(f"({array})[0]" for array in arrays),
+    ]
+    return f"SELECT {', '.join(outputs)} FROM {source}"
 
 
 def block(number: int) -> bytes:
@@ -393,8 +405,10 @@ def _comparison(left: str, column: Column, predicate: Comparison) -> str:
     return f"{left}{collate} {predicate.op} {value}"
 
 
-def keys(query: Scan) -> list[tuple[bytes, ...]]:
-    """Return the arrays of a scan's parameters, in their order."""
+def keys(query: Query) -> list[tuple[bytes, ...]]:
+    """Return the arrays of a query's parameters, in their order."""
+    if isinstance(query, Statement):
+        return []
     return [
         column.keys
         for part in query.parts()
