@@ -13,8 +13,9 @@ one, and a test class::
         cannot = frozenset({"text LIKE"})
 
 Every test opens its own adapter through the registry, so the entry point is tested too, and
-closes it. A predicate the adapter takes is compared with PostgreSQL's meaning on every row; the
-ones it never takes have to be named in ``cannot``, so that a lost ability is noticed as well.
+closes it. A predicate the adapter takes is compared with PostgreSQL's meaning on every row; what it
+never does has to be named in ``cannot``, so that a lost ability is noticed as well. No test skips
+itself.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
+from inspect import signature
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import pytest
@@ -45,6 +47,7 @@ from oar_adapters.interface import (
     Adapter,
     And,
     Batch,
+    Capabilities,
     Column,
     Comparison,
     Derived,
@@ -90,26 +93,31 @@ PATIENCE: Final = 10.0
 """Seconds something asynchronous may take; only failures wait as long."""
 
 
-STATEMENTS: Final[Sequence[tuple[str, tuple[str, ...], list[Row]]]] = (
-    (
+STATEMENTS: Final[Mapping[str, tuple[str, tuple[str, ...], list[Row]]]] = {
+    "statement rows": (
+        'SELECT "id" FROM {numbers}',
+        ("numbers.id",),
+        [row[:1] for row in NUMBERS.rows],
+    ),
+    "statement count": (
         'SELECT count(*), count("n") FROM {things}',
         ("bigint", "bigint"),
         [(len(THINGS.rows), sum(row[1] is not None for row in THINGS.rows))],
     ),
-    (
+    "statement groups": (
         'SELECT "b", count(*) FROM {things} GROUP BY "b"',
         ("boolean", "bigint"),
         list(Counter(row[5] for row in THINGS.rows).items()),
     ),
-    (
+    "statement left join": (
         'SELECT "a"."id", "z"."id" FROM {events} AS "a" LEFT JOIN {fragile} AS "z"'
         ' ON "a"."id" = "z"."id"',
         ("events.id", "fragile.id"),
         [(row[0], row[0]) for row in EVENTS.rows],
     ),
-)
-"""Statements in PostgreSQL's dialect, ``{table}`` for the owner's name; the types of their outputs
-(``table.column`` for a published one); their answers."""
+}
+"""By name: statements in PostgreSQL's dialect, ``{table}`` for the owner's name; the types of their
+outputs (``table.column`` for a published one); their answers."""
 
 HOSTILE: Final = (
     "DELETE FROM {events} RETURNING id",
@@ -128,8 +136,32 @@ HOSTILE: Final = (
 """What must change nothing. Only the comment and the lock may even be answered."""
 
 
-_KEY_COLUMNS: Final = (*itertools.combinations("nsmbdo", 2), ("n", "s", "b"), ("d", "m", "s"))
-"""Columns of a sample table that are looked up together, as far as an adapter takes their keys."""
+ABILITIES: Final[Mapping[str, Callable[[Capabilities], bool]]] = {
+    "semi-join": lambda capabilities: capabilities.semi_joins,
+    "composite keys": lambda capabilities: capabilities.composite_keys,
+    "first rows": lambda capabilities: capabilities.first_rows,
+    "interleaving": lambda capabilities: capabilities.interleaves,
+}
+"""What an adapter says of itself, as ``cannot`` names it where it does not."""
+
+WRONG_VALUES: Final = "wrong values"
+"""What an owner's database cannot hold, as ``cannot`` names it."""
+
+_KEY_COLUMNS: Final = "nsmbdo"
+_KEYS_TOGETHER: Final = (*itertools.combinations("nsmbdo", 2), ("n", "s", "b"), ("d", "m", "s"))
+"""Columns of a sample table whose keys are looked up, alone and together."""
+
+_Test = TypeVar("_Test", bound=Callable[..., None])
+
+
+def needs(*names: str) -> Callable[[_Test], _Test]:
+    """Leave a test out where ``cannot`` has one of these names."""
+
+    def mark(test: _Test) -> _Test:
+        vars(test)["needs"] = frozenset(names)
+        return test
+
+    return mark
 
 
 class SampleOwner(Protocol):
@@ -156,8 +188,8 @@ class SampleOwner(Protocol):
         """Count the queries that run at the owner for the adapter right now."""
         ...
 
-    def break_value(self, table: str, column: str, key: int) -> bool:
-        """Store text in an integer column; False where the owner's database does not let it."""
+    def break_value(self, table: str, column: str, key: int) -> None:
+        """Store text in an integer column. Not called where ``cannot`` has `WRONG_VALUES`."""
         ...
 
     def drop_column(self, table: str, column: str) -> None:
@@ -166,14 +198,66 @@ class SampleOwner(Protocol):
 
 
 class AdapterConformance:
-    """Subclass, set ``cannot``, and provide a fixture ``owner`` of at least the class's scope."""
+    """Subclass, set ``cannot``, and provide a fixture ``owner`` of at least the class's scope.
+
+    A test of what an adapter cannot do is not collected, and that it cannot is itself tested.
+    """
 
     cannot: ClassVar[Collection[str]] = frozenset()
-    """Names of the simple predicate cases (``text LIKE``, ``date <``) that are never taken,
-    ``semi-join`` where there are none, and ``composite keys`` where columns are compared alone."""
+    """What the adapter never does. Kinds of predicate (``text LIKE``, ``date <``; keys are ``IN``)
+    as `oar_adapters.testing.cases` names them and of counted scans (``float by``, ``date max``) as
+    `oar_adapters.testing.groups` does; names of `STATEMENTS` and `ABILITIES`; and `WRONG_VALUES`,
+    where the owner's database keeps its types."""
 
-    cannot_count: ClassVar[Collection[str]] = frozenset()
-    """Names of the counted scans (``float by``, ``date max``) that are never taken."""
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        chosen = cls._parameters()
+        for name, test in vars(AdapterConformance).items():
+            if name.startswith("test_"):
+                asked = [chosen[each] for each in signature(test).parameters if each in chosen]
+                if getattr(test, "needs", frozenset()) & set(cls.cannot) or not all(asked):
+                    setattr(cls, name, None)
+
+    @classmethod
+    def _parameters(cls) -> dict[str, list[Any]]:
+        """What the adapter takes of the values of the tests' parameters."""
+
+        def taken(columns: Sequence[str]) -> bool:
+            return not {f"{THINGS.kind(column)} IN" for column in columns} & set(cls.cannot)
+
+        return {
+            "key_column": list(filter(taken, _KEY_COLUMNS)),
+            "keys_together": list(filter(taken, _KEYS_TOGETHER)),
+            "statement_name": [name for name in STATEMENTS if name not in cls.cannot],
+        }
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Give each test what the adapter takes of the values of its parameters."""
+        for name, values in self._parameters().items():
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(
+                    name, values, ids="-".join if name == "keys_together" else None
+                )
+
+    # --- what it can ---------------------------------------------------------------------------
+
+    def test_does_everything_it_does_not_name(self, owner: SampleOwner) -> None:
+        """So that an ability is neither lost nor untested without being noticed."""
+
+        async def never_done(adapter: Adapter) -> set[str]:
+            published = await adapter.schema()
+            things = _table(published, "things")
+            done = {name: said(adapter.capabilities) for name, said in ABILITIES.items()}
+            for name, predicate in cases.simple():
+                done[name] = done.get(name, False) or adapter.supports(things, predicate)
+            for name, by, partial in groups.CASES:
+                can = adapter.counts(groups.scan(things, by, partial))
+                done[name] = done.get(name, False) or can
+            for name in STATEMENTS:
+                done[name] = adapter.supports_statement(_statement(published, name))
+            return {name for name, ever in done.items() if not ever}
+
+        assert _with_adapter(owner, never_done) == set(self.cannot) - {WRONG_VALUES}
 
     # --- schema --------------------------------------------------------------------------------
 
@@ -246,6 +330,7 @@ class AdapterConformance:
 
         assert _with_snapshot(owner, scan) == due
 
+    @needs("first rows")
     @pytest.mark.parametrize("descending", [False, True])
     @pytest.mark.parametrize("nulls_first", [False, True])
     def test_sends_the_first_rows_by_every_column_with_an_order(
@@ -256,7 +341,7 @@ class AdapterConformance:
             found = {}
             async with adapter.snapshot(PATIENCE) as snapshot:
                 for column in table.columns:
-                    if adapter.capabilities.first_rows and column.ordered:
+                    if column.ordered:
                         keys = (SortKey(column.name, descending, nulls_first),)
                         query = Scan(table, (column,), limit=3, order=keys)
                         rows = await _rows(snapshot, query)
@@ -264,8 +349,7 @@ class AdapterConformance:
             return found
 
         found = _with_adapter(owner, scan)
-        if not found:
-            pytest.skip("the adapter does not say that it tells the first rows")
+        assert found
         names = [column.name for column in THINGS.columns]
         for name, values in found.items():
             held = [row[names.index(name)] for row in THINGS.rows]
@@ -319,8 +403,8 @@ class AdapterConformance:
         due = [row[:1] for row in NUMBERS.rows if row[2] in asked]
         assert Counter(_with_snapshot(owner, scan)) == Counter(due)
 
-    @pytest.mark.parametrize("column", ["n", "s", "m", "b", "d", "o"])
-    def test_finds_at_least_the_row_of_each_key(self, owner: SampleOwner, column: str) -> None:
+    def test_finds_at_least_the_row_of_each_key(self, owner: SampleOwner, key_column: str) -> None:
+        column = key_column
         position = THINGS.position(column)
 
         async def scan(snapshot: Snapshot, published: OwnerSchema) -> dict[bytes, list[Row]]:
@@ -335,8 +419,7 @@ class AdapterConformance:
             return found
 
         published = _published(owner)
-        if not _takes_keys(owner, published, column):
-            pytest.skip("the adapter takes no keys of this type")
+        assert _takes_keys(owner, published, column)
         type_ = _table(published, "things").column(column).type
         for cell, found in _with_snapshot(owner, scan).items():
             due = Counter(row for row in THINGS.rows if row[position] == decode(type_, cell))
@@ -375,10 +458,12 @@ class AdapterConformance:
 
     # --- semi-joins ----------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("column", ["n", "s", "m", "b", "d", "o"])
+    @needs("semi-join")
     def test_joins_two_columns_of_a_type_inside_the_owner(
-        self, owner: SampleOwner, column: str
+        self, owner: SampleOwner, key_column: str
     ) -> None:
+        column = key_column
+
         def semi_joined(published: OwnerSchema) -> Scan:
             table = _table(published, "things")
             few = (Comparison("id", "<", "9", "integer"),)
@@ -388,10 +473,10 @@ class AdapterConformance:
         values = {row[position] for row in THINGS.rows if row[0] in range(9)} - {None}
         due = Counter(row[:1] for row in THINGS.rows if row[position] in values)
         everything = Counter(row[:1] for row in THINGS.rows)
-        if self._joins(owner) and _takes_keys(owner, _published(owner), column):
-            found = Counter(_with_snapshot(owner, _asking(semi_joined)))
-            assert due <= found <= everything
+        found = Counter(_with_snapshot(owner, _asking(semi_joined)))
+        assert due <= found <= everything
 
+    @needs("semi-join")
     @pytest.mark.parametrize("count", [0, 1, 50_000])
     def test_looks_keys_up_inside_a_semi_join_and_repeats_no_row(
         self, owner: SampleOwner, count: int
@@ -405,11 +490,11 @@ class AdapterConformance:
             again = _reduced(numbers, "id", "id", inner)
             return _reduced(things, "id", "id", again)
 
-        if self._joins(owner):
-            found = _with_snapshot(owner, _asking(semi_joined))
-            due = Counter((number,) for number in range(1, min(count, len(THINGS.rows) - 1) + 1))
-            assert Counter(found) == due
+        found = _with_snapshot(owner, _asking(semi_joined))
+        due = Counter((number,) for number in range(1, min(count, len(THINGS.rows) - 1) + 1))
+        assert Counter(found) == due
 
+    @needs("semi-join")
     def test_writes_a_limit_and_a_count_around_a_semi_join(self, owner: SampleOwner) -> None:
         def semi_joined(published: OwnerSchema) -> Scan:
             numbers, things = _table(published, "numbers"), _table(published, "things")
@@ -419,22 +504,11 @@ class AdapterConformance:
         async def count(snapshot: Snapshot, published: OwnerSchema) -> int:
             return sum(b.rows for b in await _batches(snapshot, semi_joined(published)))
 
-        if self._joins(owner):
-            assert _with_snapshot(owner, count) == 20
-
-    def _joins(self, owner: SampleOwner) -> bool:
-        """Tell whether the adapter says that it joins; one that does not has to be named so."""
-
-        async def said(adapter: Adapter) -> bool:
-            await adapter.schema()
-            return adapter.capabilities.semi_joins
-
-        joins = _with_adapter(owner, said)
-        assert joins is ("semi-join" not in self.cannot)
-        return joins
+        assert _with_snapshot(owner, count) == 20
 
     # --- composite keys ------------------------------------------------------------------------
 
+    @needs("composite keys")
     @pytest.mark.parametrize("count", [0, 1, 2, 50_000])
     def test_finds_the_rows_of_keys_of_two_columns(self, owner: SampleOwner, count: int) -> None:
         # The label of every other key is that of the next row: each column alone would match.
@@ -446,15 +520,15 @@ class AdapterConformance:
             keys = KeyFilter("k", "bigint", tuple(integer_key(k) for k, _ in wanted), (labels,))
             return await _rows(snapshot, Scan(table, (table.column("id"),), key_filters=(keys,)))
 
-        if self._compares_rows(owner):
-            asked = set(wanted)
-            due = [row[:1] for row in NUMBERS.rows if row[1:] in asked]
-            assert Counter(_with_snapshot(owner, scan)) == Counter(due)
+        asked = set(wanted)
+        due = [row[:1] for row in NUMBERS.rows if row[1:] in asked]
+        assert Counter(_with_snapshot(owner, scan)) == Counter(due)
 
-    @pytest.mark.parametrize("names", _KEY_COLUMNS, ids="-".join)
+    @needs("composite keys")
     def test_finds_at_least_the_rows_of_each_composite_key(
-        self, owner: SampleOwner, names: tuple[str, ...]
+        self, owner: SampleOwner, keys_together: tuple[str, ...]
     ) -> None:
+        names = keys_together
         places = [THINGS.position(name) for name in names]
 
         async def scan(snapshot: Snapshot, published: OwnerSchema) -> list[tuple[Row, list[Row]]]:
@@ -476,18 +550,18 @@ class AdapterConformance:
                     found.append((row, await _rows(snapshot, query)))
             return found
 
-        published = _published(owner)
-        if self._compares_rows(owner) and all(_takes_keys(owner, published, n) for n in names):
-            answers = _with_snapshot(owner, scan)
-            assert answers
-            for values, found in answers:
-                alike = (row for row in THINGS.rows if tuple(row[p] for p in places) == values)
-                assert Counter(alike) <= Counter(found) <= Counter(THINGS.rows)
+        answers = _with_snapshot(owner, scan)
+        assert answers
+        for values, found in answers:
+            alike = (row for row in THINGS.rows if tuple(row[p] for p in places) == values)
+            assert Counter(alike) <= Counter(found) <= Counter(THINGS.rows)
 
-    @pytest.mark.parametrize("names", _KEY_COLUMNS, ids="-".join)
+    @needs("composite keys", "semi-join")
     def test_joins_several_columns_at_once_inside_the_owner(
-        self, owner: SampleOwner, names: tuple[str, ...]
+        self, owner: SampleOwner, keys_together: tuple[str, ...]
     ) -> None:
+        names = keys_together
+
         def semi_joined(published: OwnerSchema) -> Scan:
             table = _table(published, "things")
             few = Scan(table, (), (Comparison("id", "<", "9", "integer"),))
@@ -496,15 +570,13 @@ class AdapterConformance:
             return Scan(table, (table.column("id"),), semi_joins=(semi_join,))
 
         places = [THINGS.position(name) for name in names]
-        published = _published(owner)
-        can = self._compares_rows(owner) and self._joins(owner)
-        if can and all(_takes_keys(owner, published, name) for name in names):
-            found = Counter(_with_snapshot(owner, _asking(semi_joined)))
-            values = {tuple(row[p] for p in places) for row in THINGS.rows if row[0] in range(9)}
-            known = {row for row in values if None not in row}
-            due = [row[:1] for row in THINGS.rows if tuple(row[p] for p in places) in known]
-            assert Counter(due) <= found <= Counter(row[:1] for row in THINGS.rows)
+        found = Counter(_with_snapshot(owner, _asking(semi_joined)))
+        values = {tuple(row[p] for p in places) for row in THINGS.rows if row[0] in range(9)}
+        known = {row for row in values if None not in row}
+        due = [row[:1] for row in THINGS.rows if tuple(row[p] for p in places) in known]
+        assert Counter(due) <= found <= Counter(row[:1] for row in THINGS.rows)
 
+    @needs("composite keys", "semi-join")
     def test_joins_numbers_and_labels_of_one_row_inside_the_owner(self, owner: SampleOwner) -> None:
         def semi_joined(published: OwnerSchema) -> Scan:
             numbers, things = _table(published, "numbers"), _table(published, "things")
@@ -514,17 +586,7 @@ class AdapterConformance:
             return Scan(things, (things.column("id"),), semi_joins=(alike, crossed))
 
         # A row whose number is its key three times over is none of them.
-        if self._compares_rows(owner) and self._joins(owner):
-            assert _with_snapshot(owner, _asking(semi_joined)) == []
-
-    def _compares_rows(self, owner: SampleOwner) -> bool:
-        async def said(adapter: Adapter) -> bool:
-            await adapter.schema()
-            return adapter.capabilities.composite_keys
-
-        compares = _with_adapter(owner, said)
-        assert compares is ("composite keys" not in self.cannot)
-        return compares
+        assert _with_snapshot(owner, _asking(semi_joined)) == []
 
     # --- predicates ----------------------------------------------------------------------------
 
@@ -555,19 +617,6 @@ class AdapterConformance:
 
         assert _with_adapter(owner, compare) == []
 
-    def test_takes_every_kind_of_predicate_it_does_not_name(self, owner: SampleOwner) -> None:
-        async def never_taken(adapter: Adapter) -> set[str]:
-            table = _table(await adapter.schema(), "things")
-            taken: dict[str, bool] = {}
-            for name, predicate in cases.simple():
-                taken[name] = taken.get(name, False) or adapter.supports(table, predicate)
-            return {name for name, ever in taken.items() if not ever}
-
-        assert _with_adapter(owner, never_taken) == set(self.cannot) - {
-            "semi-join",
-            "composite keys",
-        }
-
     def test_takes_no_predicate_it_cannot_read(self, owner: SampleOwner) -> None:
         strange: tuple[Predicate, ...] = (
             Comparison("s", "=", "1", "integer"),
@@ -588,27 +637,23 @@ class AdapterConformance:
     # --- counted scans -------------------------------------------------------------------------
 
     def test_tells_of_each_group_what_postgresql_would(self, owner: SampleOwner) -> None:
-        async def compare(adapter: Adapter) -> tuple[list[str], set[str]]:
+        async def compare(adapter: Adapter) -> list[str]:
             table = _table(await adapter.schema(), "things")
             wrong: list[str] = []
-            taken: dict[str, bool] = {}
             async with adapter.snapshot(PATIENCE * 6) as snapshot:
                 for name, by, partial in groups.CASES:
                     query = groups.scan(table, by, partial)
-                    can = adapter.counts(query)
-                    taken[name] = taken.get(name, False) or can
-                    if can:
+                    if adapter.counts(query):
                         found = groups.merged(query, await _rows(snapshot, query))
                         if found != groups.due(THINGS, by, partial):
                             wrong.append(f"{name} by {by}")
-            return wrong, {name for name, ever in taken.items() if not ever}
+            return wrong
 
-        wrong, never_taken = _with_adapter(owner, compare)
-        assert wrong == []
-        assert never_taken == set(self.cannot_count)
+        assert _with_adapter(owner, compare) == []
 
+    @needs("integer count", "text by")
     def test_counts_what_predicates_and_keys_leave(self, owner: SampleOwner) -> None:
-        async def count(adapter: Adapter) -> list[list[Row]] | None:
+        async def count(adapter: Adapter) -> list[list[Row]]:
             table = _table(await adapter.schema(), "numbers")
             keys = KeyFilter("k", "bigint", tuple(integer_key(3 * n) for n in range(1, 30_000)))
             told = (Partial(table.column("id")),)
@@ -616,15 +661,11 @@ class AdapterConformance:
             query = replace(query, counted=True, partials=told)
             nothing = replace(query, predicates=(Comparison("id", "<", "0", "integer"),))
             first = replace(query, columns=(table.column("label"),), limit=7)
-            if not all(map(adapter.counts, (query, nothing, first))):
-                return None
+            assert all(map(adapter.counts, (query, nothing, first)))
             async with adapter.snapshot(PATIENCE * 6) as snapshot:
                 return [await _rows(snapshot, each) for each in (query, nothing, first)]
 
-        found = _with_adapter(owner, count)
-        if found is None:
-            pytest.skip("the adapter counts no such rows")
-        everything, nothing, first = found
+        everything, nothing, first = _with_adapter(owner, count)
         due = sum(row[1] is not None for row in NUMBERS.rows[9 : 30_000 - 1])
         # An adapter may send a group in several rows.
         assert [sum(column) for column in zip(*everything, strict=True)] == [due, due]
@@ -633,60 +674,43 @@ class AdapterConformance:
 
     # --- whole statements ----------------------------------------------------------------------
 
-    @pytest.mark.parametrize(("text", "types", "due"), STATEMENTS)
-    def test_answers_whole_statements_it_takes(
-        self, owner: SampleOwner, text: str, types: tuple[str, ...], due: list[Row]
-    ) -> None:
-        async def answer(adapter: Adapter) -> tuple[list[Row], list[Row]] | None:
+    def test_answers_whole_statements(self, owner: SampleOwner, statement_name: str) -> None:
+        async def answer(adapter: Adapter) -> tuple[list[Row], list[Row]]:
             published = await adapter.schema()
-            names = {table.name: _qualified(table) for table in published.tables}
-            statement = Statement(
-                text.format(**names),
-                tuple(t for t in published.tables if f"{{{t.name}}}" in text),
-                tuple(Output(f"c{i}", _type(published, due)) for i, due in enumerate(types)),
-                limit=1000,
-            )
-            if not adapter.supports_statement(statement):
-                return None
+            statement = _statement(published, statement_name)
             columns = tuple(Column(o.name, o.type, o.name) for o in statement.outputs)
             derived = Derived(statement.sql, statement.tables)
             table = Table("a subquery", columns, "t", derived=derived)
             async with adapter.snapshot(PATIENCE) as snapshot:
                 by_itself = await _rows(snapshot, statement)
-                return by_itself, await _rows(snapshot, Scan(table, columns, limit=1000))
+                return by_itself, await _rows(snapshot, Scan(table, columns, limit=100_000))
 
-        found = _with_adapter(owner, answer)
-        if found is None:
-            pytest.skip("the adapter does not take this statement")
-        by_itself, as_table = found
+        by_itself, as_table = _with_adapter(owner, answer)
+        _, _, due = STATEMENTS[statement_name]
         assert Counter(by_itself) == Counter(due)
         assert Counter(as_table) == Counter(due)
 
+    @needs("interleaving")
+    @pytest.mark.parametrize(("limit", "due"), [(None, 60_000), (7, 7), (100_000, 60_000)])
+    def test_counts_a_scan_between_two_batches_of_it(
+        self, owner: SampleOwner, limit: int | None, due: int
+    ) -> None:
+        def asked(published: OwnerSchema) -> tuple[Query, Query]:
+            table = _table(published, "numbers")
+            return Scan(table, (table.column("id"),)), Scan(table, (), limit=limit)
+
+        assert _with_adapter(owner, _counting_between(asked)) == (due, 60_000)
+
+    @needs("interleaving", "statement rows")
     @pytest.mark.parametrize(("limit", "due"), [(None, 60_000), (7, 7), (100_000, 60_000)])
     def test_counts_a_whole_statement_between_two_batches_of_it(
         self, owner: SampleOwner, limit: int | None, due: int
     ) -> None:
-        async def count(adapter: Adapter) -> tuple[int, int] | None:
-            table = _table(await adapter.schema(), "numbers")
-            text = f'SELECT "id" FROM {_qualified(table)}'
-            outputs = (Output("id", table.column("id").type),)
-            statement = Statement(text, (table,), outputs)
-            counted = replace(statement, limit=limit, counted=True)
-            can = adapter.capabilities.interleaves
-            if not can or not adapter.supports_statement(counted):
-                return None
-            received = found = 0
-            async with adapter.snapshot(PATIENCE) as snapshot:
-                async for batch in snapshot.run(Authorized(statement, ledger_entry=1)):
-                    if not received:
-                        found = sum(b.rows for b in await _batches(snapshot, counted))
-                    received += batch.rows
-            return found, received
+        def asked(published: OwnerSchema) -> tuple[Query, Query]:
+            statement = replace(_statement(published, "statement rows"), limit=None)
+            return statement, replace(statement, limit=limit, counted=True)
 
-        found = _with_adapter(owner, count)
-        if found is None:
-            pytest.skip("the adapter does not say that it interleaves")
-        assert found == (due, 60_000)
+        assert _with_adapter(owner, _counting_between(asked)) == (due, 60_000)
 
     # --- read only -----------------------------------------------------------------------------
 
@@ -871,9 +895,9 @@ class AdapterConformance:
             assert error.__cause__ is None
             assert error.__suppress_context__ or error.__context__ is None
 
+    @needs(WRONG_VALUES)
     def test_fails_on_a_value_of_another_type(self, owner: SampleOwner) -> None:
-        if not owner.break_value("fragile", "v", 2):
-            pytest.skip("the owner's database keeps its types")
+        owner.break_value("fragile", "v", 2)
 
         async def scan(adapter: Adapter) -> OwnerError:
             table = _table(await adapter.schema(), "fragile")
@@ -886,22 +910,19 @@ class AdapterConformance:
         assert "fragile" in error.what
         assert '"v"' in error.what
 
+    @needs(WRONG_VALUES, "integer count")
     def test_aggregates_no_value_of_another_type(self, owner: SampleOwner) -> None:
-        if not owner.break_value("fragile", "v", 2):
-            pytest.skip("the owner's database keeps its types")
+        owner.break_value("fragile", "v", 2)
 
-        async def scan(adapter: Adapter) -> OwnerError | None:
+        async def scan(adapter: Adapter) -> OwnerError:
             table = _table(await adapter.schema(), "fragile")
             query = Scan(table, (), counted=True, partials=(Partial(table.column("v")),))
-            if not adapter.counts(query):
-                return None
+            assert adapter.counts(query)
             with pytest.raises(OwnerError) as caught:
                 await _drain(adapter, query, PATIENCE)
             return caught.value
 
         error = _with_adapter(owner, scan)
-        if error is None:
-            pytest.skip("the adapter tells nothing of this column")
         assert error.kind is OwnerErrorKind.WRONG_VALUE
         assert '"v"' in error.what
 
@@ -970,6 +991,17 @@ def _type(published: OwnerSchema, name: str) -> str:
     return _table(published, table).column(column).type if dot else name
 
 
+def _statement(published: OwnerSchema, name: str) -> Statement:
+    text, types, _ = STATEMENTS[name]
+    names = {table.name: _qualified(table) for table in published.tables}
+    return Statement(
+        text.format(**names),
+        tuple(table for table in published.tables if f"{{{table.name}}}" in text),
+        tuple(Output(f"c{i}", _type(published, due)) for i, due in enumerate(types)),
+        limit=100_000,
+    )
+
+
 def _qualified(table: Table) -> str:
     names = (table.source_schema, table.source_name)
     return ".".join(f'"{name}"' for name in names if name is not None)
@@ -989,6 +1021,24 @@ async def _rows(snapshot: Snapshot, query: Query) -> list[Row]:
         ]
         rows += zip(*columns, strict=True)
     return rows
+
+
+def _counting_between(
+    asked: Callable[[OwnerSchema], tuple[Query, Query]],
+) -> Callable[[Adapter], Awaitable[tuple[int, int]]]:
+    """Run the second query after the first batch of the first one; tell its count and all rows."""
+
+    async def count(adapter: Adapter) -> tuple[int, int]:
+        query, counted = asked(await adapter.schema())
+        received = found = 0
+        async with adapter.snapshot(PATIENCE) as snapshot:
+            async for batch in snapshot.run(Authorized(query, ledger_entry=1)):
+                if not received:
+                    found = sum(b.rows for b in await _batches(snapshot, counted))
+                received += batch.rows
+        return found, received
+
+    return count
 
 
 async def _drain(adapter: Adapter, query: Query, seconds: float) -> None:
