@@ -6,7 +6,7 @@ import pytest
 from oar_adapters.testing.conformance import STATEMENTS, AdapterConformance
 
 
-def tests_of(suite):
+def collected(suite):
     return {name for name in dir(suite) if name.startswith("test_") and getattr(suite, name)}
 
 
@@ -36,4 +36,4 @@ def tests_of(suite):
 )
 def test_what_an_adapter_cannot_do_is_not_collected(cannot, left_out):
     suite = type("Suite", (AdapterConformance,), {"cannot": frozenset(cannot)})
-    assert tests_of(AdapterConformance) - tests_of(suite) == left_out
+    assert collected(AdapterConformance) - collected(suite) == left_out
