@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import json
 import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -17,10 +15,10 @@ from rich.table import Table
 from oar_bench import routing
 from oar_bench.drafts import read_drafts
 from oar_bench.fuzz.command import fuzz_command
-from oar_bench.layout import Benchmark, BenchmarkError, find_benchmarks
+from oar_bench.layout import BenchmarkError
 from oar_bench.overhead.command import overhead
 from oar_bench.paper.command import paper
-from oar_bench.printing import CONSOLE, finish, refuse
+from oar_bench.printing import DataOption, DraftsOption, JsonOption, benchmarks, finish, refuse
 from oar_bench.reduction.command import reduction_command
 from oar_bench.work import work_directory
 
@@ -47,17 +45,11 @@ def bench() -> None:
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
-DataOption = Annotated[
-    Path,
-    typer.Option("--data", help="A benchmark's directory, or one that holds several.", exists=True),
-]
-
-
 @app.command("route")
 def route_command(data: DataOption) -> None:
     """Precision and recall of the route that recorded drafts take (relay or fan-out)."""
     results: dict[str, routing.Routing] = {}
-    for benchmark in _benchmarks(data):
+    for benchmark in benchmarks(data):
         for model, counts in routing.measure(benchmark).items():
             results[f"{benchmark.name}/{model}" if model in results else model] = counts
     table = Table(
@@ -87,14 +79,14 @@ def fidelity_command(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Only this many statements of each organisation.")
     ] = None,
-    json_only: Annotated[bool, typer.Option("--json", help="Print the last line only.")] = False,
+    json_only: JsonOption = False,
 ) -> None:
     """Gold SQL through a proxy over the owners, compared with the same SQL on merged tables."""
     from oar_bench import fidelity
 
     tallies: list[tuple[str, fidelity.Tally]] = []
     with work_directory() as directory:
-        for benchmark in _benchmarks(data):
+        for benchmark in benchmarks(data):
             chosen = [
                 organisation
                 for organisation in benchmark.organisations.values()
@@ -106,16 +98,11 @@ def fidelity_command(
     if org and not tallies:
         refuse(f"no organisation with rows is named {' or '.join(org)}")
     result = {name: sum(getattr(tally, name) for _, tally in tallies) for name in FIDELITY_COUNTS}
-    if not json_only:
-        table = Table(
-            "organisation", *FIDELITY_COUNTS, title="gold SQL, proxy against merged tables"
-        )
-        for name, tally in tallies:
-            table.add_row(name, *(str(getattr(tally, count)) for count in FIDELITY_COUNTS))
-        CONSOLE.print(table)
-        _print_faults(fault for _, tally in tallies for fault in tally.faults)
-    typer.echo(json.dumps(result))
-    raise typer.Exit(1 if any(tally.faults for _, tally in tallies) else 0)
+    table = Table("organisation", *FIDELITY_COUNTS, title="gold SQL, proxy against merged tables")
+    for name, tally in tallies:
+        table.add_row(name, *(str(getattr(tally, count)) for count in FIDELITY_COUNTS))
+    faults = _faults(fault for _, tally in tallies for fault in tally.faults)
+    finish(table, result, *faults, json_only=json_only, faults=bool(faults))
 
 
 class DrafterKind(enum.StrEnum):
@@ -131,17 +118,14 @@ def ask_command(
     drafter: Annotated[
         DrafterKind, typer.Option(help="Recorded drafts, or the built-in rules.")
     ] = DrafterKind.replay,
-    drafts: Annotated[
-        Path | None,
-        typer.Option(help="One drafts file; all of the benchmark's otherwise.", exists=True),
-    ] = None,
+    drafts: DraftsOption = None,
 ) -> None:
     """Questions end to end, scored against the reference answers and the merged tables."""
     from oar_bench import ask
 
     runs: dict[str, ask.Scores] = {}
     with work_directory() as directory:
-        for benchmark in _benchmarks(data):
+        for benchmark in benchmarks(data):
             if drafter is DrafterKind.offline:
                 runs[benchmark.name] = asyncio.run(ask.offline(benchmark, directory))
                 continue
@@ -152,13 +136,12 @@ def ask_command(
             except BenchmarkError as error:
                 refuse(str(error))
             runs |= {model: score for model, score in scores.items() if score.questions}
-    _print_scores(runs)
-    _print_faults(fault for scores in runs.values() for fault in scores.faults)
-    typer.echo(json.dumps(_ask_result(list(runs.values()), drafter)))
-    raise typer.Exit(1 if any(scores.faults for scores in runs.values()) else 0)
+    faults = _faults(fault for scores in runs.values() for fault in scores.faults)
+    result = _ask_result(list(runs.values()), drafter)
+    finish(_scores(runs), result, _movement(runs), *faults, faults=bool(faults))
 
 
-def _print_scores(runs: Mapping[str, ask.Scores]) -> None:
+def _scores(runs: Mapping[str, ask.Scores]) -> Table:
     table = Table("drafts", "stratum", "questions", *OUTCOMES, "accuracy %")
     for name, scores in runs.items():
         total: Counter[ask.Outcome] = Counter()
@@ -166,7 +149,10 @@ def _print_scores(runs: Mapping[str, ask.Scores]) -> None:
             table.add_row(name, stratum, *_score_cells(counts))
             total += counts
         table.add_row(name, "all", *_score_cells(total), end_section=True)
-    CONSOLE.print(table)
+    return table
+
+
+def _movement(runs: Mapping[str, ask.Scores]) -> Table:
     movement = Table(
         "drafts", "run on merged", "equal", "rows moved", "rows held", "%", "keys moved"
     )
@@ -181,7 +167,7 @@ def _print_scores(runs: Mapping[str, ask.Scores]) -> None:
             share,
             str(scores.keys_moved),
         )
-    CONSOLE.print(movement)
+    return movement
 
 
 def _score_cells(counts: Counter[ask.Outcome]) -> list[str]:
@@ -215,16 +201,8 @@ def _ask_result(runs: Sequence[ask.Scores], drafter: DrafterKind) -> dict[str, A
     }
 
 
-def _print_faults(faults: Iterable[Fault]) -> None:
-    for fault in faults:
-        CONSOLE.print(f"{fault.organisation} {fault.question}: {fault.why}", markup=False)
-
-
-def _benchmarks(data: Path) -> tuple[Benchmark, ...]:
-    try:
-        return find_benchmarks(data)
-    except BenchmarkError as error:
-        refuse(str(error))
+def _faults(faults: Iterable[Fault]) -> list[str]:
+    return [f"{fault.organisation} {fault.question}: {fault.why}" for fault in faults]
 
 
 def _figure(value: float | None) -> str:

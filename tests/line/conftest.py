@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -40,32 +41,49 @@ class Line:
     settings: Settings
 
 
-def owner_url(server, dsn):
-    parts = psycopg.conninfo.conninfo_to_dict(dsn)
-    return (
-        f"postgres://{parts['user']}:{parts['password']}@/{parts['dbname']}"
-        f"?host={server.host}&port={server.port}"
-    )
+@pytest.fixture(scope="session")
+def owner_url(hub_server):
+    """Say how a proxy reaches a database of the shared server as an owner."""
+
+    def url(dsn):
+        parts = psycopg.conninfo.conninfo_to_dict(dsn)
+        return (
+            f"postgres://{parts['user']}:{parts['password']}@/{parts['dbname']}"
+            f"?host={hub_server.host}&port={hub_server.port}"
+        )
+
+    return url
 
 
-def fill(connection, tables):
-    for name in tables:
-        columns, rows = TABLES[name]
-        connection.execute(f"CREATE TABLE {name} ({columns})")
-        marks = ", ".join(["%s"] * (columns.count(",") + 1))
-        with connection.cursor() as cursor:
-            cursor.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
+def insertion(name, columns, mark="%s"):
+    return f"INSERT INTO {name} VALUES ({', '.join([mark] * (columns.count(',') + 1))})"
 
 
-def fill_sqlite(path, tables):
+def fill(dsn, tables):
+    """Make tables, by name (columns, rows), and have them analysed."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for name, (columns, rows) in tables.items():
+            connection.execute(f"CREATE TABLE {name} ({columns})")
+            connection.cursor().executemany(insertion(name, columns), rows)
+        connection.execute("ANALYZE")
+
+
+def fill_sqlite(path, tables, text="TEXT"):
     connection = sqlite3.connect(path)
     with connection:
-        for name, rows in tables.items():
-            columns = TABLES[name][0].replace("bigint", "INTEGER").replace("text", "TEXT")
-            connection.execute(f"CREATE TABLE {name} ({columns})")
-            marks = ", ".join("?" * (columns.count(",") + 1))
-            connection.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
+        for name, (columns, rows) in tables.items():
+            declared = columns.replace("bigint", "INTEGER").replace("text", text)
+            connection.execute(f"CREATE TABLE {name} ({declared})")
+            connection.executemany(insertion(name, columns, "?"), rows)
     connection.close()
+
+
+def fill_mariadb(server, tables):
+    database, url = server.new_database("south")
+    for name, (columns, rows) in tables.items():
+        server.run(f"CREATE TABLE {name} ({columns})", database=database)
+        server.run(insertion(name, columns), database=database, rows=rows)
+    return url
 
 
 class Owners:
@@ -73,29 +91,25 @@ class Owners:
 
     ALLOW = "version: 1\nkey_disclosure:\n  - {column: '*', to: ['*'], max_keys: 1000}\n"
 
-    def __init__(self, server, directory, new_database):
-        self.server = server
+    def __init__(self, owner_url, directory, new_database):
         self.directory = directory
         made = {name: new_database(name) for name in ("north", "west", "merged")}
         self.merged = made["merged"]
-        with psycopg.connect(made["merged"]) as connection:
-            fill(connection, TABLES)
-        with psycopg.connect(made["north"]) as connection:
-            fill(connection, ("a", "d"))
-            connection.execute("CREATE TABLE split (id bigint, k bigint, t text)")
-            connection.execute("INSERT INTO split VALUES (1, 10, 'n'), (2, 60, 'n')")
-            connection.execute("ANALYZE")
-        with psycopg.connect(made["west"]) as connection:
-            fill(connection, ("c",))
-            connection.execute("ANALYZE")
         south = directory / "south.sqlite"
-        split = TABLES["split"][1][2:]
-        fill_sqlite(south, {"b": TABLES["b"][1], "empty": [], "split": split})
+        columns, rows = TABLES["split"]
+        held = {
+            owner: {name: TABLES[name] for name, holder in HOLDERS.items() if holder == owner}
+            for owner in ("north", "south", "west")
+        }
+        fill(made["merged"], TABLES)
+        fill(made["north"], held["north"] | {"split": (columns, rows[:2])})
+        fill(made["west"], held["west"])
+        fill_sqlite(south, held["south"] | {"split": (columns, rows[2:])})
         self.north, self.west = made["north"], made["west"]
         self.urls = {
-            "north": owner_url(server, made["north"]),
+            "north": owner_url(made["north"]),
             "south": f"sqlite:///{south}",
-            "west": owner_url(server, made["west"]),
+            "west": owner_url(made["west"]),
         }
 
     def settings(self, hub, policies, limits=None):
@@ -115,9 +129,67 @@ class Owners:
 
 
 @pytest.fixture(scope="session")
-def owners(hub_server, new_database, tmp_path_factory):
+def owners(owner_url, new_database, tmp_path_factory):
     directory = tmp_path_factory.mktemp("owners")
-    return Owners(hub_server, directory, new_database)
+    return Owners(owner_url, directory, new_database)
+
+
+@pytest.fixture(scope="session")
+def two_owners(owner_url, new_database, running_proxy, tmp_path_factory):
+    """Make proxies by policy over a PostgreSQL owner and another one, and their merged tables."""
+
+    @contextmanager
+    def open_owners(request, kind, tables, text="TEXT"):
+        """``tables`` of ``north``, and of ``south``, which is of that kind."""
+        north, merged = new_database("north"), new_database("merged")
+        fill(north, tables["north"])
+        fill(merged, tables["north"] | tables["south"])
+        directory = tmp_path_factory.mktemp("places")
+        if kind == "postgres":
+            south = new_database("south")
+            fill(south, tables["south"])
+            south_url = owner_url(south)
+        elif kind == "sqlite":
+            fill_sqlite(directory / "south.sqlite", tables["south"], text)
+            south_url = f"sqlite:///{directory}/south.sqlite"
+        else:
+            south_url = fill_mariadb(request.getfixturevalue("mariadb_server"), tables["south"])
+        urls = {"north": owner_url(north), "south": south_url}
+        opened = {}
+
+        def client(**policies):
+            key = tuple(sorted(policies.items()))
+            if key not in opened:
+                owners = {}
+                for name, url in urls.items():
+                    policy = directory / f"{name}-{len(opened)}.yaml"
+                    policy.write_text(policies.get(name, Owners.ALLOW))
+                    owners[name] = OwnerSettings(url=url, schema="shop", policy=policy)
+                hub = HubSettings(dsn=new_database("hub"))
+                settings = Settings(owners=owners, hub=hub, listen=Listen(port=0))
+                _, dsn = stack.enter_context(running_proxy(settings))
+                connection = stack.enter_context(psycopg.connect(dsn, autocommit=True))
+                connection.execute("SET search_path = shop")
+                opened[key] = connection
+            connection = opened[key]
+            connection.execute("RESET oar.reduction; RESET oar.max_keys")
+            return connection
+
+        with ExitStack() as stack, psycopg.connect(merged, autocommit=True) as connection:
+            yield client, connection
+
+    return open_owners
+
+
+@pytest.fixture(scope="session")
+def steps():
+    """Run a statement, and say what its steps did."""
+
+    def explained(connection, statement):
+        (document,) = connection.execute(f"EXPLAIN (ANALYZE, FORMAT json) {statement}").fetchone()
+        return document[0]["Plan"]["Steps"]
+
+    return explained
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 
-import psycopg
 import pytest
-from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
 
 # Values of one column meet those of the other one in rows that the other side does not have.
 TABLES = {
@@ -27,7 +24,6 @@ TABLES = {
     },
 }  # fmt: skip
 
-ALLOW = "version: 1\nkey_disclosure:\n  - {column: '*', to: ['*'], max_keys: 1000}\n"
 DENY = "version: 1\n"
 ONLY_K = "version: 1\nkey_disclosure:\n  - {column: '%s.k', to: ['*'], max_keys: 1000}\n"
 FEW = "version: 1\nkey_disclosure:\n  - {column: '*', to: ['*'], max_keys: 6}\n"
@@ -80,91 +76,9 @@ STATEMENTS = {
 
 
 @pytest.fixture(scope="module", params=["postgres", "sqlite", "mariadb"])
-def places(request, hub_server, new_database, running_proxy, tmp_path_factory):
-    """Make proxies by policy: a PostgreSQL owner beside one of each kind; and the merged tables."""
-    north, merged = new_database("north"), new_database("merged")
-    fill(north, "north")
-    fill(merged, *TABLES)
-    directory = tmp_path_factory.mktemp("places")
-    if request.param == "postgres":
-        south = new_database("south")
-        fill(south, "south")
-        south_url = url(hub_server, south)
-    else:
-        south_url = {"sqlite": sqlite_url, "mariadb": mariadb_url}[request.param](
-            request, directory
-        )
-    urls = {"north": url(hub_server, north), "south": south_url}
-    opened = {}
-
-    def client(**policies):
-        key = tuple(sorted(policies.items()))
-        if key not in opened:
-            owners = {}
-            for name, address in urls.items():
-                policy = directory / f"{name}-{len(opened)}.yaml"
-                policy.write_text(policies.get(name, ALLOW))
-                owners[name] = OwnerSettings(url=address, schema="shop", policy=policy)
-            hub = HubSettings(dsn=new_database("hub"))
-            context = running_proxy(Settings(owners=owners, hub=hub, listen=Listen(port=0)))
-            _, dsn = context.__enter__()
-            connection = psycopg.connect(dsn, autocommit=True)
-            connection.execute("SET search_path = shop")
-            opened[key] = context, connection
-        connection = opened[key][1]
-        connection.execute("RESET oar.reduction; RESET oar.max_keys")
-        return connection
-
-    with psycopg.connect(merged, autocommit=True) as connection:
-        yield client, connection
-    for context, connection in opened.values():
-        connection.close()
-        context.__exit__(None, None, None)
-
-
-def url(server, dsn):
-    parts = psycopg.conninfo.conninfo_to_dict(dsn)
-    return (
-        f"postgres://{parts['user']}:{parts['password']}@/{parts['dbname']}"
-        f"?host={server.host}&port={server.port}"
-    )
-
-
-def fill(dsn, *owners):
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        for owner in owners:
-            for name, (columns, rows) in TABLES[owner].items():
-                connection.execute(f"CREATE TABLE {name} ({columns})")
-                marks = ", ".join(["%s"] * len(rows[0]))
-                connection.cursor().executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
-        connection.execute("ANALYZE")
-
-
-def sqlite_url(_request, directory):
-    connection = sqlite3.connect(directory / "south.sqlite")
-    with connection:
-        for name, (columns, rows) in TABLES["south"].items():
-            declared = columns.replace("bigint", "INTEGER").replace("text", "TEXT")
-            connection.execute(f"CREATE TABLE {name} ({declared})")
-            marks = ", ".join("?" * len(rows[0]))
-            connection.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
-    connection.close()
-    return f"sqlite:///{directory}/south.sqlite"
-
-
-def mariadb_url(request, _directory):
-    server = request.getfixturevalue("mariadb_server")
-    database, address = server.new_database("south")
-    for name, (columns, rows) in TABLES["south"].items():
-        marks = ", ".join(["%s"] * len(rows[0]))
-        server.run(f"CREATE TABLE {name} ({columns})", database=database)
-        server.run(f"INSERT INTO {name} VALUES ({marks})", database=database, rows=rows)
-    return address
-
-
-def steps(client, statement):
-    document = client.execute(f"EXPLAIN (ANALYZE, FORMAT json) {statement}").fetchone()[0]
-    return document[0]["Plan"]["Steps"]
+def places(request, two_owners):
+    with two_owners(request, request.param, TABLES) as made:
+        yield made
 
 
 def read(found, table):
@@ -207,7 +121,7 @@ PARTNERS = {
 
 
 @pytest.mark.parametrize("name", PARTNERS)
-def test_what_matches_in_each_column_alone_stays_at_its_owner(places, name):
+def test_what_matches_in_each_column_alone_stays_at_its_owner(places, name, steps):
     client, merged = places
     connection = client()
     connection.execute("SET oar.reduction = 'full'")
@@ -221,7 +135,7 @@ def test_what_matches_in_each_column_alone_stays_at_its_owner(places, name):
 
 
 @pytest.mark.parametrize("name", ["inner", "three columns", "in", "chain", "crossed columns"])
-def test_in_full_no_row_leaves_that_joins_with_nothing(places, name):
+def test_in_full_no_row_leaves_that_joins_with_nothing(places, name, steps):
     client, merged = places
     connection = client()
     connection.execute("SET oar.reduction = 'full'")
@@ -241,7 +155,7 @@ def test_in_full_no_row_leaves_that_joins_with_nothing(places, name):
     assert (rows,) == merged.execute(due).fetchone()
 
 
-def test_one_line_of_the_plan_shows_all_columns(places):
+def test_one_line_of_the_plan_shows_all_columns(places, steps):
     connection = places[0]()
     found = read(steps(connection, STATEMENTS["left"]), "marks")
     (keys,) = found["Keys"]
@@ -270,7 +184,7 @@ def test_each_column_is_on_the_ledger_with_the_number_of_rows(places):
     assert carried == (14,)
 
 
-def test_a_column_that_a_policy_keeps_leaves_the_other_one_by_itself(places):
+def test_a_column_that_a_policy_keeps_leaves_the_other_one_by_itself(places, steps):
     connection = places[0](north=ONLY_K % "facts")
     found = read(steps(connection, STATEMENTS["left"]), "marks")
     (keys,) = found["Keys"]
@@ -280,7 +194,7 @@ def test_a_column_that_a_policy_keeps_leaves_the_other_one_by_itself(places):
     assert denied["From"] == "north: shop.facts.j"
 
 
-def test_more_rows_than_may_travel_go_column_by_column(places):
+def test_more_rows_than_may_travel_go_column_by_column(places, steps):
     client, merged = places
     connection = client(north=FEW, south=FEW)
     found = read(steps(connection, STATEMENTS["left"]), "marks")
@@ -297,7 +211,7 @@ def test_more_rows_than_may_travel_go_column_by_column(places):
     assert found["Actual Rows"] == due
 
 
-def test_tables_of_one_owner_join_on_all_columns_inside(places):
+def test_tables_of_one_owner_join_on_all_columns_inside(places, steps):
     connection = places[0]()
     connection.execute("SET oar.reduction = 'full'")
     found = steps(connection, STATEMENTS["beside others"])
@@ -312,7 +226,7 @@ def test_tables_of_one_owner_join_on_all_columns_inside(places):
 
 
 @pytest.mark.parametrize("name", ["one of two rows each", "two rows of one side"])
-def test_columns_of_two_rows_do_not_travel_as_one(places, name):
+def test_columns_of_two_rows_do_not_travel_as_one(places, name, steps):
     connection = places[0]()
     for reduction in ("forward", "full"):
         connection.execute(f"SET oar.reduction = '{reduction}'")
@@ -329,7 +243,9 @@ def test_columns_of_two_rows_do_not_travel_as_one(places, name):
         "SELECT t FROM split WHERE (k, id) IN (SELECT k, id FROM c WHERE u = 'm')",
     ],
 )
-def test_owners_that_share_a_table_give_and_get_rows_of_keys(client, merged, statement, reduction):
+def test_owners_that_share_a_table_give_and_get_rows_of_keys(
+    client, merged, statement, reduction, steps
+):
     due = Counter(merged.execute(statement).fetchall())
     client.execute(f"SET oar.reduction = '{reduction}'; SET search_path = shop")
     assert Counter(client.execute(statement).fetchall()) == due

@@ -65,7 +65,7 @@ STATEMENTS = [
 
 
 @pytest.fixture(scope="module")
-def places(hub_server, mariadb_server, new_database, running_proxy, tmp_path_factory):
+def places(owner_url, mariadb_server, new_database, running_proxy, tmp_path_factory):
     """A proxy over both owners, and the merged tables."""
     north, merged, hub = (new_database(name) for name in ("north", "merged", "hub"))
     for dsn, tables in ((north, (PEOPLE,)), (merged, (PEOPLE, ORDERS))):
@@ -88,13 +88,8 @@ def places(hub_server, mariadb_server, new_database, running_proxy, tmp_path_fac
     )
     policy = tmp_path_factory.mktemp("policies") / "allow.yaml"
     policy.write_text(ALLOW)
-    parts = psycopg.conninfo.conninfo_to_dict(north)
-    north_url = (
-        f"postgres://{parts['user']}:{parts['password']}@/{parts['dbname']}"
-        f"?host={hub_server.host}&port={hub_server.port}"
-    )
     owners = {
-        "north": OwnerSettings(url=north_url, schema="shop", policy=policy),
+        "north": OwnerSettings(url=owner_url(north), schema="shop", policy=policy),
         "south": OwnerSettings(
             url=url, schema="shop", policy=policy, options={"tinyint1": "boolean"}
         ),
@@ -128,16 +123,15 @@ def test_rows_equal_those_of_the_merged_tables(client, merged, statement, reduct
 
 
 @pytest.mark.parametrize("key", ["code", "big", "day"])
-def test_keys_reach_mariadb_and_only_their_rows_leave(client, merged, key):
+def test_keys_reach_mariadb_and_only_their_rows_leave(client, merged, steps, key):
     client.execute("SET oar.reduction = 'forward'")
     statement = f"SELECT p.code, o.id FROM people p JOIN orders o USING ({key})"
-    document = client.execute(f"EXPLAIN (ANALYZE, FORMAT json) {statement}").fetchone()[0]
-    steps = document[0]["Plan"]["Steps"]
-    assert {step["Owner"] for step in steps} == {"north", "south"}
-    rows = {step["Owner"]: step["Actual Rows"] for step in steps}
+    sent = steps(client, statement)
+    assert {step["Owner"] for step in sent} == {"north", "south"}
+    rows = {step["Owner"]: step["Actual Rows"] for step in sent}
     matched = {
         "south": f"SELECT count(*) FROM orders WHERE {key} IN (SELECT {key} FROM people)",
         "north": f"SELECT count(*) FROM people WHERE {key} IN (SELECT {key} FROM orders)",
     }
     exact = {owner: merged.execute(text).fetchone()[0] for owner, text in matched.items()}
-    assert any(rows[owner] == exact[owner] for owner in exact), steps
+    assert any(rows[owner] == exact[owner] for owner in exact), sent

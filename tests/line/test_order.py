@@ -295,7 +295,7 @@ STATEMENTS = {
 
 
 @pytest.fixture(scope="module")
-def shop(hub_server, new_database, running_proxy, tmp_path_factory):
+def shop(owner_url, new_database, running_proxy, tmp_path_factory):
     """Three PostgreSQL owners whose tables are analysed."""
     directory = tmp_path_factory.mktemp("shop")
     definitions = {
@@ -312,10 +312,7 @@ def shop(hub_server, new_database, running_proxy, tmp_path_factory):
             connection.execute("ANALYZE")
         policy = directory / f"{name}.yaml"
         policy.write_text(ALLOW)
-        parts = psycopg.conninfo.conninfo_to_dict(dsn)
-        url = f"postgres://{parts['user']}:{parts['password']}@/{parts['dbname']}"
-        url += f"?host={hub_server.host}&port={hub_server.port}"
-        owners[name] = OwnerSettings(url=url, schema="shop", policy=policy)
+        owners[name] = OwnerSettings(url=owner_url(dsn), schema="shop", policy=policy)
     hub = HubSettings(dsn=new_database("hub"))
     with (
         running_proxy(Settings(owners=owners, hub=hub, listen=Listen(port=0))) as (_, dsn),

@@ -106,7 +106,7 @@ class Places:
 
 
 @pytest.fixture(scope="module")
-def places(hub_server, mariadb_server, new_database, running_proxy, tmp_path_factory):
+def places(owner_url, mariadb_server, new_database, running_proxy, tmp_path_factory):
     """A proxy over four owners, and all their tables in one database."""
     west, north, merged, hub = (new_database(n) for n in ("west", "north", "merged", "hub"))
     made_up = "CREATE TABLE drawn (k bigint, i integer, s smallint, b bigint, n numeric(6,2), h numeric(5,-2),"
@@ -140,8 +140,8 @@ def places(hub_server, mariadb_server, new_database, running_proxy, tmp_path_fac
     policy = directory / "allow.yaml"
     policy.write_text(ALLOW)
     urls = {
-        "west": pg_url(hub_server, west),
-        "north": pg_url(hub_server, north),
+        "west": owner_url(west),
+        "north": owner_url(north),
         "south": f"sqlite:///{south}",
         "east": url,
     }
@@ -149,14 +149,6 @@ def places(hub_server, mariadb_server, new_database, running_proxy, tmp_path_fac
     settings = Settings(owners=owners, hub=HubSettings(dsn=hub), listen=Listen(port=0))
     with running_proxy(settings) as (_, dsn):
         yield Places(dsn, merged, north)
-
-
-def pg_url(server, dsn):
-    parts = psycopg.conninfo.conninfo_to_dict(dsn)
-    return (
-        f"postgres://{parts['user']}:{parts['password']}@/{parts['dbname']}"
-        f"?host={server.host}&port={server.port}"
-    )
 
 
 @pytest.fixture(scope="module")
@@ -228,13 +220,8 @@ CASES += [(table, name, "forward") for name in ELSEWHERE for table in ELSEWHERE[
 CASES += [("split", name, "full") for name in STATEMENTS]
 
 
-def steps(client, statement):
-    document = client.execute(f"EXPLAIN (ANALYZE, FORMAT json) {statement}").fetchone()[0]
-    return document[0]["Plan"]["Steps"]
-
-
-def readers(client, statement, table):
-    return [s for s in steps(client, statement) if re.search(rf"\bshop\.{table}\b", s["Reads"])]
+def readers(steps, table):
+    return [step for step in steps if re.search(rf"\bshop\.{table}\b", step["Reads"])]
 
 
 def raw(connection, statement):
@@ -256,7 +243,7 @@ def same(client, merged, statement):
 
 
 @pytest.mark.parametrize(("table", "name", "reduction"), CASES)
-def test_groups_leave_and_the_answer_is_the_same(client, merged, table, name, reduction):
+def test_groups_leave_and_the_answer_is_the_same(client, merged, steps, table, name, reduction):
     client.execute(f"SET oar.reduction = '{reduction}'")
     text = STATEMENTS.get(name) or ELSEWHERE[name][1]
     statement = text.replace("TABLE", table)
@@ -304,11 +291,11 @@ NOT_AGGREGATED = {
 
 @pytest.mark.parametrize("name", NOT_AGGREGATED)
 @pytest.mark.parametrize("table", ["postgres", "sqlite"])
-def test_a_column_whose_values_matter_is_not_aggregated(client, merged, table, name):
+def test_a_column_whose_values_matter_is_not_aggregated(client, merged, steps, table, name):
     client.execute("SET oar.reduction = 'forward'")
     statement = NOT_AGGREGATED[name].replace("TABLE", table)
     same(client, merged, statement)
-    for step in readers(client, statement, table):
+    for step in readers(steps(client, statement), table):
         assert not re.search(r'(sum|min|max)\((t\.)?"i"', step["SQL"]), step
         if name in (
             "whole row",
@@ -340,7 +327,7 @@ WRONG = {"i": "'x'", "b": "1.5", "t": "x'00'", "d": "'2023-02-30'"}
 @pytest.mark.parametrize("column", WRONG)
 @pytest.mark.parametrize("function", ["count", "max"])
 def test_a_value_of_another_type_is_not_aggregated(
-    hub_server, new_database, running_proxy, tmp_path, column, function
+    owner_url, new_database, running_proxy, tmp_path, column, function
 ):
     fill_sqlite(
         tmp_path / "s.sqlite",
@@ -352,7 +339,7 @@ def test_a_value_of_another_type_is_not_aggregated(
     with psycopg.connect(west) as connection:
         connection.execute("CREATE TABLE dim AS SELECT 1::bigint AS k")
     owners = {
-        "west": OwnerSettings(url=pg_url(hub_server, west), schema="shop"),
+        "west": OwnerSettings(url=owner_url(west), schema="shop"),
         "south": OwnerSettings(url=f"sqlite:///{tmp_path}/s.sqlite", schema="shop"),
     }
     opened = Settings(
@@ -414,7 +401,7 @@ DRAWINGS = [
 )
 @given(rows=st.lists(DRAWN, max_size=14))
 def test_rows_that_are_made_up_have_the_aggregates_of_those_they_stand_for(
-    places, client, merged, rows
+    places, client, merged, steps, rows
 ):
     client.execute("SET oar.reduction = 'forward'")
     for dsn in (places.north, places.merged):
@@ -423,6 +410,6 @@ def test_rows_that_are_made_up_have_the_aggregates_of_those_they_stand_for(
             marks = ", ".join(["%s"] * 13)
             connection.cursor().executemany(f"INSERT INTO drawn VALUES ({marks})", rows)
     for statement in DRAWINGS:
-        (step,) = readers(client, statement, "drawn")
+        (step,) = readers(steps(client, statement), "drawn")
         assert step["Reads"].startswith("partial aggregates of shop.drawn f by k")
         same(client, merged, statement)

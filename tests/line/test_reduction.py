@@ -16,13 +16,8 @@ TREES = {
 }
 
 
-def steps(client, statement):
-    document = client.execute(f"EXPLAIN (ANALYZE, FORMAT json) {statement}").fetchone()[0]
-    return document[0]["Plan"]["Steps"]
-
-
 @pytest.mark.parametrize("name", TREES)
-def test_only_rows_that_take_part_leave(client, merged, name):
+def test_only_rows_that_take_part_leave(client, merged, steps, name):
     client.execute("SET oar.reduction = 'full'")
     statement = TREES[name]
     sent = sum(s["Actual Rows"] for s in steps(client, statement) if "keys" not in s["Reads"])
@@ -50,7 +45,7 @@ def taking_part(merged, name):
     return sum(sum(merged.execute(query).fetchone()) for query in counts[name])
 
 
-def test_keys_come_before_rows_and_are_on_the_ledger(client):
+def test_keys_come_before_rows_and_are_on_the_ledger(client, steps):
     client.execute("SET oar.reduction = 'full'")
     asked = [(s["Owner"], s["Reads"]) for s in steps(client, TREES["two tables"])]
     assert asked == [

@@ -26,7 +26,7 @@ STEPS = "SELECT sqlstate, rows FROM oar.steps WHERE ask = %s ORDER BY step"
 
 
 @pytest.fixture(scope="module")
-def owner(hub_server, mariadb_server, new_database, tmp_path_factory):
+def owner(owner_url, mariadb_server, new_database, tmp_path_factory):
     """PostgreSQL, SQLite and MariaDB with a large table each, and how to reach them."""
     dsn = new_database("large")
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -53,13 +53,8 @@ def owner(hub_server, mariadb_server, new_database, tmp_path_factory):
         f"INSERT INTO many SELECT seq, concat('row ', seq, '{PAD}') FROM seq_1_to_{ROWS}",
         database=maria,
     )
-    parts = psycopg.conninfo.conninfo_to_dict(dsn)
-    url = (
-        f"postgres://{parts['user']}:{parts['password']}@/{parts['dbname']}"
-        f"?host={hub_server.host}&port={hub_server.port}"
-    )
     owners = {
-        "large": OwnerSettings(url=url, schema="shop"),
+        "large": OwnerSettings(url=owner_url(dsn), schema="shop"),
         "file": OwnerSettings(url=f"sqlite:///{path}", schema="shop"),
         "maria": OwnerSettings(url=maria_url, schema="shop"),
     }

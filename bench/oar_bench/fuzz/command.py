@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from oar_bench.printing import CONSOLE
+from oar_bench.printing import JsonOption, finish
 from oar_bench.work import work_directory
-
-if TYPE_CHECKING:
-    from oar_bench.fuzz.run import Tally
 
 
 def fuzz_command(
@@ -38,11 +35,12 @@ def fuzz_command(
     examples: Annotated[
         int, typer.Option(min=0, help="Faults that are made small and printed.")
     ] = 5,
-    json_only: Annotated[bool, typer.Option("--json", help="Print the last line only.")] = False,
+    json_only: JsonOption = False,
 ) -> None:
     """Random statements over random owners, compared with the same SQL on merged tables."""
     from oar_bench.fuzz import measure
     from oar_bench.fuzz.shrink import script
+    from oar_bench.fuzz.world import KINDS
 
     began = time.monotonic()
     with work_directory() as directory:
@@ -61,29 +59,22 @@ def fuzz_command(
         "seed": seed,
         "seconds": round(time.monotonic() - began, 1),
     }
-    if not json_only:
-        _print(tally, result, shapes=shapes)
-        for fault in tally.examples:
-            typer.echo(f"{script(fault)}\n")
-    typer.echo(json.dumps(result))
-    raise typer.Exit(1 if tally.faults else 0)
-
-
-def _print(tally: Tally, result: dict[str, Any], *, shapes: bool) -> None:
-    from oar_bench.fuzz.measure import SHOWN
-    from oar_bench.fuzz.world import KINDS
-
-    table = Table(*SHOWN, title="random statements, proxy against merged tables")
-    table.add_row(*(str(result[name]) for name in SHOWN))
-    CONSOLE.print(table)
+    table = Table(*measure.SHOWN, title="random statements, proxy against merged tables")
+    table.add_row(*(str(result[name]) for name in measure.SHOWN))
+    further: list[Table | str] = []
     missing = [kind for kind in KINDS if kind not in tally.kinds]
     if missing:
-        CONSOLE.print(f"not installed, so no owner was: {', '.join(missing)}")
-    if not shapes:
-        return
+        further.append(f"not installed, so no owner was: {', '.join(missing)}")
+    if shapes:
+        further.append(_shapes(result["shapes"]))
+    further += (f"{script(fault)}\n" for fault in tally.examples)
+    finish(table, result, *further, json_only=json_only, faults=bool(tally.faults))
+
+
+def _shapes(found: Mapping[str, Sequence[int]]) -> Table:
     shown = Table("shape", "statements", "reduced", "differences")
     for shape, (statements, reduced, differences) in sorted(
-        result["shapes"].items(), key=lambda item: item[1][0]
+        found.items(), key=lambda item: item[1][0]
     ):
         shown.add_row(shape, str(statements), str(reduced), str(differences))
-    CONSOLE.print(shown)
+    return shown

@@ -32,7 +32,6 @@ from oar_bench.fuzz.world import World
 from oar_bench.harness import USER
 from oar_bench.result import Result
 
-CLIENTS: Final = len(SHRINK_USERS)
 REFERENCE_SECONDS: Final = 1.0
 """A statement that takes the reference longer is a product of joins that says nothing more."""
 

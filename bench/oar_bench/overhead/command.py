@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, astuple
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from oar_bench.printing import CONSOLE, finish, refuse
+from oar_bench.printing import JsonOption, finish, refuse
 from oar_bench.work import work_directory
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def join_command(
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Of each statement; 3 to 11 otherwise.")
     ] = None,
-    json_only: Annotated[bool, typer.Option("--json", help="Print the last line only.")] = False,
+    json_only: JsonOption = False,
 ) -> None:
     """Statements over two owners, against the same by hand, postgres_fdw and DuckDB."""
     from oar_bench.overhead import join
@@ -64,13 +63,10 @@ def join_command(
             found = join.measure(directory, rows=rows, rounds=rounds)
     except OverheadError as error:
         refuse(str(error))
-    if not json_only:
-        CONSOLE.print(_times(found, rows))
-        CONSOLE.print(_costs(found))
-        for what, why in found.skipped.items():
-            CONSOLE.print(f"{what} is left out: {why}", markup=False)
-    result = {figures.case.name: _join_result(figures) for figures in found.figures}
-    typer.echo(json.dumps({"rows": rows, "cases": result, "skipped": found.skipped}))
+    cases = {figures.case.name: _join_result(figures) for figures in found.figures}
+    left_out = (f"{what} is left out: {why}" for what, why in found.skipped.items())
+    result = {"rows": rows, "cases": cases, "skipped": found.skipped}
+    finish(_times(found, rows), result, _costs(found), *left_out, json_only=json_only)
 
 
 def _times(found: Measured, rows: int) -> Table:

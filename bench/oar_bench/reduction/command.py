@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from oar_bench.layout import BenchmarkError, find_benchmarks
-from oar_bench.printing import CONSOLE, refuse
+from oar_bench.printing import JsonOption, finish, refuse
 from oar_bench.work import work_directory
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def reduction_command(
     seed: Annotated[int, typer.Option(help="What the random joins are drawn from.")] = 1,
     count: Annotated[int, typer.Option(min=1, help="Random joins of each shape.")] = 40,
     rows: Annotated[int, typer.Option(min=20, help="Of the largest random table.")] = 400,
-    json_only: Annotated[bool, typer.Option("--json", help="Print the last line only.")] = False,
+    json_only: JsonOption = False,
 ) -> None:
     """Rows sent for each row that takes part in acyclic joins, reduced in full and forward."""
     from oar_bench.reduction import measure
@@ -41,13 +41,12 @@ def reduction_command(
                 found.add(asyncio.run(measure.measure_gold(benchmark, directory)))
     except BenchmarkError as error:
         refuse(str(error))
-    if not json_only:
-        _print(found)
-    typer.echo(json.dumps(_result(found) | {"seed": seed, "rows": rows}))
-    raise typer.Exit(1 if found.failures else 0)
+    result = _result(found) | {"seed": seed, "rows": rows}
+    lines = _lines(found)
+    finish(_table(found), result, *lines, json_only=json_only, faults=bool(found.failures))
 
 
-def _print(found: Measured) -> None:
+def _table(found: Measured) -> Table:
     from oar_bench.reduction.measure import GOAL, MODES
 
     table = Table(
@@ -69,19 +68,20 @@ def _print(found: Measured) -> None:
                 end_section=mode == MODES[-1],
             )
             named = ("", "", "", "")
-    CONSOLE.print(table)
+    return table
+
+
+def _lines(found: Measured) -> Iterator[str]:
     for excess in found.excesses[:_EXAMPLES]:
-        CONSOLE.print(
+        yield (
             f"{excess.line} {excess.question}: {excess.sent:,} rows for {excess.taking_part:,}: "
-            f"{excess.why}",
-            markup=False,
+            f"{excess.why}"
         )
     if len(found.excesses) > _EXAMPLES:
-        CONSOLE.print(f"and {len(found.excesses) - _EXAMPLES} more that were not exact")
+        yield f"and {len(found.excesses) - _EXAMPLES} more that were not exact"
     for why, number in found.left_out.most_common():
-        CONSOLE.print(f"{number} gold statements left out: {why}", markup=False)
-    for failure in found.failures:
-        CONSOLE.print(failure, markup=False)
+        yield f"{number} gold statements left out: {why}"
+    yield from found.failures
 
 
 def _result(found: Measured) -> dict[str, Any]:
