@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import Final
+from typing import Final, TypeVar
 
 from oar_adapters.interface import (
     Agreement,
@@ -23,6 +23,8 @@ from oar_adapters.interface import (
     Predicate,
     base_type,
 )
+
+_Operand = TypeVar("_Operand")
 
 Leaf = Comparison | Membership | NullTest | PatternMatch
 
@@ -58,6 +60,13 @@ def leaves(predicate: Predicate) -> Iterator[Leaf]:
         yield from leaves(predicate.argument)
     else:
         yield predicate
+
+
+def known(operand: _Operand | None) -> _Operand:
+    """Return a constant as an owner compares it. Raises ``ValueError`` where it does not."""
+    if operand is None:
+        raise ValueError("the predicate is not one this adapter evaluates")
+    return operand
 
 
 def comparable(column_type: str, value_type: str) -> bool:

@@ -31,6 +31,8 @@ from oar_adapters.interface import (
 from oar_adapters.mariadb import cells, sql
 from oar_adapters.mariadb import schema as catalog
 from oar_adapters.mariadb.session import Address, Session
+from oar_adapters.options import check, choice, integer, names, number
+from oar_adapters.turns import turn
 
 OLDEST: Final = {True: (10, 3), False: (8, 0, 17)}
 """The first MariaDB and the first MySQL with casts to DOUBLE and a binary NO PAD collation."""
@@ -59,22 +61,17 @@ def connect(url: str, options: Mapping[str, str]) -> MariadbAdapter:
     (connections, default 8), ``connect_timeout`` (seconds, default 10). Raises ``ValueError`` for
     an unknown option or an unusable value.
     """
-    unknown = sorted(set(options) - _OPTIONS)
-    if unknown:
-        raise ValueError(
-            f"unknown option {', '.join(unknown)}: a MariaDB owner takes "
-            f"{', '.join(sorted(_OPTIONS))}"
-        )
+    check(options, _OPTIONS, "a MariaDB owner")
     naming = catalog.Naming(
-        lower=_choice(options, "case", "lower", "keep") == "lower",
-        tables=_names(options.get("tables", "")),
-        engines=frozenset(_names(options.get("engines", "innodb,rocksdb").lower())),
-        booleans=_choice(options, "tinyint1", "smallint", "boolean") == "boolean",
+        lower=choice(options, "case", "lower", "keep") == "lower",
+        tables=names(options, "tables"),
+        engines=frozenset(map(str.lower, names(options, "engines", "innodb,rocksdb"))),
+        booleans=choice(options, "tinyint1", "smallint", "boolean") == "boolean",
     )
     return MariadbAdapter(
-        _address(url, _number(options, "connect_timeout", "10", 0.1, 600)),
+        _address(url, number(options, "connect_timeout", "10", 0.1, 600)),
         naming=naming,
-        pool_size=int(_number(options, "pool_size", "8", 1, 1000)),
+        pool_size=integer(options, "pool_size", "8", 1, 1000),
     )
 
 
@@ -157,16 +154,8 @@ class MariadbAdapter:
     @asynccontextmanager
     async def _transaction(self, seconds: float) -> AsyncIterator[Session]:
         """Hold one connection in a read-only transaction for at most so many seconds."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._free.acquire()
-        except TimeoutError:
-            raise OwnerError(
-                OwnerErrorKind.TIMEOUT, "opening a snapshot: all connections are taken"
-            ) from None
-        try:
+        deadline = asyncio.get_running_loop().time() + seconds
+        async with turn(self._free, seconds):
             session = await self._begun(deadline)
             self._open.add(session)
             try:
@@ -178,8 +167,6 @@ class MariadbAdapter:
                     self._idle.append(session)
                 else:
                     session.hang_up()
-        finally:
-            self._free.release()
 
     async def _begun(self, deadline: float) -> Session:
         """Return a connection with a new snapshot; an idle one may have been lost meanwhile."""
@@ -338,24 +325,3 @@ def _tls(parameters: Mapping[str, str]) -> ssl.SSLContext | None:
     if mode == "required":
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def _names(option: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in option.split(",") if name.strip())
-
-
-def _choice(options: Mapping[str, str], name: str, default: str, other: str) -> str:
-    value = options.get(name, default)
-    if value not in (default, other):
-        raise ValueError(f"option {name} is neither {default} nor {other}")
-    return value
-
-
-def _number(options: Mapping[str, str], name: str, default: str, low: float, high: float) -> float:
-    try:
-        value = float(options.get(name, default))
-    except ValueError:
-        raise ValueError(f"option {name} is not a number") from None
-    if not low <= value <= high:
-        raise ValueError(f"option {name} is not between {low:g} and {high:g}")
-    return value

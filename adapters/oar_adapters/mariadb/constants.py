@@ -22,6 +22,7 @@ from oar_adapters.predicates import (
     decimal_constant,
     double_constant,
 )
+from oar_adapters.sqltext import string
 
 Convert = Callable[[bytes], str | None]
 """Writes a key as a literal; None for one that no stored value can equal."""
@@ -46,11 +47,6 @@ class Operand:
     text: str
     as_double: bool = False
     places: int = 0
-
-
-def string(value: str) -> str:
-    """Write a string."""
-    return "'" + value.replace("'", "''") + "'"
 
 
 def operand(trait: Trait, value: str, type_: str) -> Operand | None:

@@ -7,15 +7,14 @@ with a NUL) fail the statement that meets them.
 
 from __future__ import annotations
 
-import string
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from fnmatch import fnmatchcase
 from typing import Final
 
 from oar_adapters.interface import Agreement, Column, OwnerError, OwnerErrorKind, OwnerSchema, Table
+from oar_adapters.naming import Names
 
 TABLES: Final = """
 SELECT TABLE_NAME, TABLE_TYPE, ENGINE, TABLE_ROWS, TABLE_COMMENT
@@ -96,28 +95,12 @@ Traits = Mapping[tuple[str, str], Trait]
 
 
 @dataclass(frozen=True, slots=True)
-class Naming:
+class Naming(Names):
     """How the owner's database is published: its options."""
 
-    lower: bool = True
-    tables: tuple[str, ...] = ()
     engines: Collection[str] = frozenset({"innodb", "rocksdb"})
     booleans: bool = False
     """``tinyint(1)`` is published as ``boolean``."""
-
-    def published(self, name: str) -> str:
-        """Return the published spelling. Folds ASCII only, as PostgreSQL does."""
-        return name.translate(_LOWER) if self.lower else name
-
-    def wanted(self, name: str) -> bool:
-        """Tell whether a table is on the owner's list; an empty list has every name."""
-        folded = name.translate(_LOWER)
-        return not self.tables or any(
-            fnmatchcase(folded, pattern.translate(_LOWER)) for pattern in self.tables
-        )
-
-
-_LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 @dataclass(frozen=True, slots=True)

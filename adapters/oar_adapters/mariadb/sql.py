@@ -19,16 +19,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from oar_adapters import sqltext
 from oar_adapters.interface import (
     Agreement,
-    And,
     Column,
     Comparison,
     KeyFilter,
     Membership,
-    Not,
     NullTest,
-    Or,
     Partial,
     PatternMatch,
     Predicate,
@@ -43,16 +41,17 @@ from oar_adapters.mariadb.constants import (
     accepts_keys,
     key_conversion,
     operand,
-    string,
 )
 from oar_adapters.mariadb.schema import Family, Trait, Traits
 from oar_adapters.predicates import (
     FLOATS,
     Leaf,
     agreement,
+    known,
     leaves,
     pattern_is_complete,
 )
+from oar_adapters.sqltext import quoted, row, string, where
 
 ALIAS: Final = "t"
 FALSE: Final = "(1 = 0)"
@@ -108,11 +107,6 @@ def _leaf_agreement(table: Table, leaf: Leaf, traits: Traits) -> Agreement:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def quoted(name: str) -> str:
-    """Quote a name."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def scan(
     query: Scan, traits: Traits, dialect: Dialect, keys: Sequence[str], limit: int | None
 ) -> str:
@@ -124,7 +118,6 @@ def scan(
     bytewise = query.distinct or query.counted
     outputs = [writer.output(column, bytewise=bytewise) for column in query.columns]
     conditions = [*(writer.guarded(predicate) for predicate in query.predicates), *keys]
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     tail = "" if limit is None else f" LIMIT {limit:d}"
     once = "DISTINCT " if query.distinct and outputs else ""
     source = f"{quoted(query.table.source_name)} AS {ALIAS}"
@@ -134,8 +127,8 @@ def scan(
         grouped += [part for column in query.columns for part in writer.told_apart(column)]
         group = f" GROUP BY {', '.join(grouped)}" if grouped else ""
         listed = ", ".join([*outputs, "count(*)", *told])
-        return f"SELECT {listed} FROM {source}{where}{group}{tail}"
-    body = f"SELECT {once}{', '.join(outputs) or '1'} FROM {source}{where}{tail}"
+        return f"SELECT {listed} FROM {source}{where(conditions)}{group}{tail}"
+    body = f"SELECT {once}{', '.join(outputs) or '1'} FROM {source}{where(conditions)}{tail}"
     return body if outputs else f"SELECT count(*) FROM ({body}) AS q"
 
 
@@ -240,11 +233,10 @@ class Writer:
             *(condition for condition in listed if condition is not None),
             *(inner.semi_join(each, keys, depth + 1) for each in source.semi_joins),
         ]
-        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         relation = f"{quoted(source.table.source_name)} AS {inner._alias}"
         lefts, rights = zip(*compared, strict=True)
-        found = f"SELECT {', '.join(rights)} FROM {relation}{where}"
-        return self._or_strays(f"{_row(lefts)} IN ({found})", columns)
+        found = f"SELECT {', '.join(rights)} FROM {relation}{where(conditions)}"
+        return self._or_strays(f"{row(lefts)} IN ({found})", columns)
 
     def _compared(self, column: Column, inner: Writer, source_column: Column) -> tuple[str, str]:
         """Write a column and one of a semi-join's source so that they compare."""
@@ -300,15 +292,12 @@ class Writer:
 
     def condition(self, predicate: Predicate) -> str:
         """Write a predicate without guards."""
-        match predicate:
-            case And(arguments=arguments):
-                return self._joined(arguments, " AND ", empty="(1 = 1)")
-            case Or(arguments=arguments):
-                return self._joined(arguments, " OR ", empty=FALSE)
-            case Not(argument=argument):
-                return f"(NOT {self.condition(argument)})"
-            case _:
-                return self._leaf(self._table.column(predicate.column), predicate)
+        return sqltext.condition(
+            predicate,
+            lambda leaf: self._leaf(self._table.column(leaf.column), leaf),
+            true="(1 = 1)",
+            false=FALSE,
+        )
 
     def keys(self, key_filter: KeyFilter, size: int) -> Iterator[str]:
         """Write a key list, in chunks of at most so many bytes (but one key at least)."""
@@ -319,7 +308,9 @@ class Writer:
         rows = dict.fromkeys(row for row in zip(*literals, strict=True) if None not in row)
         if not rows:
             yield FALSE
-        chunks = _chunks([_row(row) for row in rows], size // 2, max(1, CHUNK_KEYS // len(columns)))
+        chunks = _chunks(
+            [row(each) for each in rows], size // 2, max(1, CHUNK_KEYS // len(columns))
+        )
         for number, chunk in enumerate(chunks):
             condition = self._member(traits, lefts, chunk)
             # What is kept whatever the keys are must not come once for each chunk.
@@ -328,7 +319,7 @@ class Writer:
     def shown_keys(self, key_filter: KeyFilter) -> str:
         """Write a key list as a placeholder."""
         traits, lefts, _ = self._looked_up(key_filter)
-        return f"{_row(self._exact(traits, lefts))} IN (?)"
+        return f"{row(self._exact(traits, lefts))} IN (?)"
 
     def _looked_up(
         self, key_filter: KeyFilter
@@ -349,11 +340,6 @@ class Writer:
     def _trait(self, column: Column) -> Trait:
         return self._traits[(self._table.source_name, column.source_name)]
 
-    def _joined(self, arguments: tuple[Predicate, ...], word: str, *, empty: str) -> str:
-        if not arguments:
-            return empty
-        return "(" + word.join(self.condition(argument) for argument in arguments) + ")"
-
     def _leaf(self, column: Column, leaf: Leaf) -> str:
         trait, name = self._trait(column), self._name(column)
         match leaf:
@@ -368,10 +354,10 @@ class Writer:
                 return FALSE
             case Membership():
                 return self._equal(
-                    trait, name, [_known(operand(trait, v, leaf.type)) for v in leaf.values]
+                    trait, name, [known(operand(trait, v, leaf.type)) for v in leaf.values]
                 )
             case Comparison():
-                single = _known(operand(trait, leaf.value, leaf.type))
+                single = known(operand(trait, leaf.value, leaf.type))
                 if leaf.op == "=":
                     return self._equal(trait, name, [single])
                 if leaf.op == "<>":
@@ -393,7 +379,7 @@ class Writer:
         """Compare some columns at once with rows of literals."""
         values = ", ".join(rows)
         exacts = self._exact(traits, lefts)
-        exact = f"{_row(exacts)} IN ({values})"
+        exact = f"{row(exacts)} IN ({values})"
         indexed = exacts != tuple(lefts) and all(
             trait.charset is None
             or (
@@ -403,7 +389,7 @@ class Writer:
             )
             for trait in traits
         )
-        return f"({_row(lefts)} IN ({values}) AND {exact})" if indexed else f"({exact})"
+        return f"({row(lefts)} IN ({values}) AND {exact})" if indexed else f"({exact})"
 
     def _exact(self, traits: Sequence[Trait], lefts: Sequence[str]) -> tuple[str, ...]:
         """Write columns so that text compares by its bytes."""
@@ -434,19 +420,8 @@ def _left(trait: Trait, name: str, *, as_double: bool) -> str:
     return f"CAST({name} AS SIGNED)" if trait.family is Family.YEAR else name
 
 
-def _row(values: Sequence[str]) -> str:
-    """Write values that are compared together."""
-    return values[0] if len(values) == 1 else f"({', '.join(values)})"
-
-
 def _as_double(name: str) -> str:
     return f"CAST({name} AS DOUBLE)"
-
-
-def _known(right: Operand | None) -> Operand:
-    if right is None:
-        raise ValueError("the predicate is not one this adapter evaluates")
-    return right
 
 
 def _chunks(literals: Sequence[str], size: int, most: int) -> Iterator[list[str]]:

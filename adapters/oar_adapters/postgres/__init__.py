@@ -30,6 +30,7 @@ from oar_adapters.interface import (
     Table,
     base_type,
 )
+from oar_adapters.options import check, integer, names, number
 from oar_adapters.postgres import schema as catalog
 from oar_adapters.postgres import sql
 from oar_adapters.postgres.portal import Connection
@@ -48,20 +49,15 @@ def connect(url: str, options: Mapping[str, str]) -> PostgresAdapter:
     shell patterns, default all), ``pool_size`` (connections, default 8), ``connect_timeout``
     (seconds, default 10). Raises ``ValueError`` for an unknown option or an unusable value.
     """
-    unknown = sorted(set(options) - _OPTIONS)
-    if unknown:
-        raise ValueError(
-            f"unknown option {', '.join(unknown)}: a PostgreSQL owner takes "
-            f"{', '.join(sorted(_OPTIONS))}"
-        )
+    check(options, _OPTIONS, "a PostgreSQL owner")
     if not url.lower().startswith(("postgres://", "postgresql://")):
         raise ValueError("owner URL has the form postgresql://user@host:port/database")
     return PostgresAdapter(
         url,
-        schemas=_names(options.get("schemas", "public")),
-        tables=_names(options.get("tables", "")),
-        pool_size=int(_number("pool_size", options.get("pool_size", "8"), 1, 1000)),
-        connect_timeout=_number("connect_timeout", options.get("connect_timeout", "10"), 0.1, 600),
+        schemas=names(options, "schemas", "public"),
+        tables=names(options, "tables"),
+        pool_size=integer(options, "pool_size", "8", 1, 1000),
+        connect_timeout=number(options, "connect_timeout", "10", 0.1, 600),
     )
 
 
@@ -195,8 +191,8 @@ async def _discovered(
         fetched = await connection.fetch(wrapped, *arguments, timeout=left(deadline))
         return [json.loads(row[0]) for row in fetched]
 
-    names = [name.encode() for name in sorted(FUNCTIONS)]
-    owner = catalog.database((await rows(catalog.DATABASE, names))[0])
+    functions = [name.encode() for name in sorted(FUNCTIONS)]
+    owner = catalog.database((await rows(catalog.DATABASE, functions))[0])
     if owner.encoding == "SQL_ASCII":
         raise OwnerError(
             OwnerErrorKind.REFUSED,
@@ -213,17 +209,3 @@ async def _discovered(
     keys = await rows(catalog.KEYS, oids)
     statistics = await rows(catalog.STATISTICS, oids)
     return owner, catalog.discover(relations, columns, keys, statistics, owner)
-
-
-def _names(option: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in option.split(",") if name.strip())
-
-
-def _number(name: str, text: str, low: float, high: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError(f"option {name} is not a number") from None
-    if not low <= value <= high:
-        raise ValueError(f"option {name} is not between {low:g} and {high:g}")
-    return value

@@ -12,17 +12,15 @@ from dataclasses import replace
 from itertools import count
 from typing import Final
 
+from oar_adapters import sqltext
 from oar_adapters.interface import (
     BINARY_TYPES,
     Agreement,
-    And,
     Column,
     Comparison,
     KeyFilter,
     Membership,
-    Not,
     NullTest,
-    Or,
     Partial,
     PartialFunction,
     PatternMatch,
@@ -103,7 +101,7 @@ def identifier(name: str) -> str:
     """Quote a name. Raises ``ValueError`` for one PostgreSQL cannot hold."""
     if not name or "\0" in name:
         raise ValueError("not a PostgreSQL name: empty, or holds a NUL")
-    return '"' + name.replace('"', '""') + '"'
+    return sqltext.quoted(name)
 
 
 def literal(value: str, type_: str) -> str:
@@ -113,7 +111,7 @@ def literal(value: str, type_: str) -> str:
     """
     if "\0" in value:
         raise ValueError("not a PostgreSQL value: holds a NUL")
-    return "'" + value.replace("'", "''") + "'::" + type_name(plain_type(type_))
+    return f"{sqltext.string(value)}::{type_name(plain_type(type_))}"
 
 
 def type_name(name: str) -> str:
@@ -211,7 +209,7 @@ def _where(query: Scan, numbers: Iterator[int], depth: int = 0) -> str:
         f" IN ({_keys_of(each, numbers, depth)})"
         for each in query.semi_joins
     ]
-    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return sqltext.where(conditions)
 
 
 def _keys_of(semi_join: SemiJoin, numbers: Iterator[int], depth: int) -> str:
@@ -230,8 +228,7 @@ def _compared(column: Column, alias: str) -> str:
 
 def _row(table: Table, columns: Iterable[str], alias: str) -> str:
     """Write the columns that are compared together."""
-    values = [value_of(table.column(column), alias) for column in columns]
-    return values[0] if len(values) == 1 else f"({', '.join(values)})"
+    return sqltext.row([value_of(table.column(column), alias) for column in columns])
 
 
 def _nested_alias(depth: int) -> str:
@@ -360,15 +357,12 @@ def statement(query: Statement) -> str:
 
 def condition(table: Table, predicate: Predicate, alias: str = "") -> str:
     """Write a predicate. The caller has asked ``supports`` first."""
-    match predicate:
-        case And(arguments=arguments):
-            return _joined(table, arguments, alias, " AND ", empty="TRUE")
-        case Or(arguments=arguments):
-            return _joined(table, arguments, alias, " OR ", empty="FALSE")
-        case Not(argument=argument):
-            return f"(NOT {condition(table, argument, alias)})"
-        case _:
-            return _leaf(table.column(predicate.column), predicate, alias)
+    return sqltext.condition(
+        predicate,
+        lambda leaf: _leaf(table.column(leaf.column), leaf, alias),
+        true="TRUE",
+        false="FALSE",
+    )
 
 
 def _leaf(column: Column, leaf: Leaf, alias: str) -> str:
@@ -386,14 +380,6 @@ def _leaf(column: Column, leaf: Leaf, alias: str) -> str:
         case PatternMatch():
             operator = "NOT LIKE" if leaf.negated else "LIKE"
             return f"{value} {operator} {literal(leaf.pattern, 'text')}"
-
-
-def _joined(
-    table: Table, arguments: tuple[Predicate, ...], alias: str, word: str, *, empty: str
-) -> str:
-    if not arguments:
-        return empty
-    return "(" + word.join(condition(table, argument, alias) for argument in arguments) + ")"
 
 
 def _comparison(left: str, column: Column, predicate: Comparison) -> str:

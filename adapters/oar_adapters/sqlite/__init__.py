@@ -36,8 +36,10 @@ from oar_adapters.interface import (
     Statement,
     Table,
 )
+from oar_adapters.options import check, choice, integer, names
 from oar_adapters.sqlite import cells, constants, sql, whole
 from oar_adapters.sqlite import schema as catalog
+from oar_adapters.turns import turn
 
 OLDEST: Final = (3, 38)
 """The first SQLite that always has JSON; ``table_list`` came in 3.37."""
@@ -87,24 +89,14 @@ def connect(url: str, options: Mapping[str, str]) -> SqliteAdapter:
             f"SQLite {sqlite3.sqlite_version} of this Python is too old:"
             f" {'.'.join(map(str, OLDEST))} or later is needed"
         )
-    unknown = sorted(set(options) - _OPTIONS)
-    if unknown:
-        raise ValueError(
-            f"unknown option {', '.join(unknown)}: an SQLite owner takes "
-            f"{', '.join(sorted(_OPTIONS))}"
-        )
-    case = options.get("case", "lower")
-    if case not in ("lower", "keep"):
-        raise ValueError("option case is neither lower nor keep")
-    size = options.get("pool_size", "4")
-    if not (size.isdecimal() and 1 <= int(size) <= 64):
-        raise ValueError("option pool_size is not a number between 1 and 64")
+    check(options, _OPTIONS, "an SQLite owner")
     naming = catalog.Naming(
-        lower=case == "lower",
-        tables=tuple(name.strip() for name in options.get("tables", "").split(",") if name.strip()),
-        types=dict(_override(item) for item in options.get("types", "").split(",") if item.strip()),
+        lower=choice(options, "case", "lower", "keep") == "lower",
+        tables=names(options, "tables"),
+        types=dict(map(_override, names(options, "types"))),
     )
-    return SqliteAdapter(_path(url), naming=naming, pool_size=int(size))
+    size = integer(options, "pool_size", "4", 1, 64)
+    return SqliteAdapter(_path(url), naming=naming, pool_size=size)
 
 
 def _path(url: str) -> Path:
@@ -238,14 +230,7 @@ class SqliteAdapter:
     @asynccontextmanager
     async def _session(self, seconds: float, *, catalog_only: bool) -> AsyncIterator[_Session]:
         deadline = time.monotonic() + seconds
-        try:
-            async with asyncio.timeout(seconds):
-                await self._free.acquire()
-        except TimeoutError:
-            raise OwnerError(
-                OwnerErrorKind.TIMEOUT, "opening a snapshot: all connections are taken"
-            ) from None
-        try:
+        async with turn(self._free, seconds):
             if self._closed:
                 raise OwnerError(OwnerErrorKind.UNREACHABLE, "the owner's adapter is closed")
             session = _Session(self._threads, deadline)
@@ -256,8 +241,6 @@ class SqliteAdapter:
             finally:
                 self._open.discard(session)
                 await session.finish()
-        finally:
-            self._free.release()
 
 
 class SqliteSnapshot:

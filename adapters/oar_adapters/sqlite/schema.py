@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Final
 
 from oar_adapters.interface import Agreement, Column, OwnerSchema, Table
+from oar_adapters.naming import Names
+from oar_adapters.sqltext import quoted
 
 DEFAULT_ROWS: Final = 1000.0
 """Rows assumed for a view, as PostgreSQL assumes them for a set function."""
@@ -47,26 +47,10 @@ values to a unique index and the same timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
-class Naming:
+class Naming(Names):
     """How the owner's file is published: the options ``case``, ``tables`` and ``types``."""
 
-    lower: bool = True
-    tables: tuple[str, ...] = ()
     types: Mapping[tuple[str, str], str] | None = None
-
-    def published(self, name: str) -> str:
-        """Return the published spelling. Folds ASCII only, as SQLite and PostgreSQL do."""
-        return name.translate(_LOWER) if self.lower else name
-
-    def wanted(self, name: str) -> bool:
-        """Tell whether a table is on the owner's list; an empty list has every name."""
-        if not self.tables:
-            return True
-        folded = name.translate(_LOWER)
-        return any(fnmatchcase(folded, pattern.translate(_LOWER)) for pattern in self.tables)
-
-
-_LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +110,6 @@ def discover(connection: sqlite3.Connection, naming: Naming) -> Discovery:
             table = replace(table, columns=_counted(connection, table, rows, statistics))
         tables.append(replace(table, row_estimate=rows))
     return Discovery(OwnerSchema(tuple(tables)), frozenset(settled), frozenset(enforced), unicode)
-
-
-def quoted(name: str) -> str:
-    """Quote a name for SQLite."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _list(connection: sqlite3.Connection) -> list[_Listed]:

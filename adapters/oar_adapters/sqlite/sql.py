@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from oar_adapters import sqltext
 from oar_adapters.interface import (
     Agreement,
-    And,
     Column,
     Comparison,
     KeyFilter,
     Membership,
-    Not,
     NullTest,
-    Or,
     Partial,
     PartialFunction,
     PatternMatch,
@@ -39,11 +37,12 @@ from oar_adapters.predicates import (
     FLOATS,
     Leaf,
     agreement,
+    known,
     leaves,
     pattern_is_complete,
 )
 from oar_adapters.sqlite.constants import INT64, Key, Operand, accepts_keys, conversion, operand
-from oar_adapters.sqlite.schema import quoted
+from oar_adapters.sqltext import quoted, row, string, where
 
 Settled = Collection[tuple[str, str]]
 """Columns (table and column, source names) that need no guard."""
@@ -235,7 +234,7 @@ class Writer:
         conditions = [self.guarded(predicate) for predicate in query.predicates]
         conditions += [self.keys(key_filter) for key_filter in query.key_filters]
         conditions += [self.semi_join(semi_join, depth) for semi_join in query.semi_joins]
-        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        return where(conditions)
 
     def semi_join(self, semi_join: SemiJoin, depth: int) -> str:
         """Write a semi-join with another table of the file."""
@@ -257,7 +256,7 @@ class Writer:
             rights.append(right)
         relation = f"main.{quoted(source.table.source_name)} AS {inner._alias}"
         found = f"SELECT {', '.join(rights)} FROM {relation}{inner.where(source, depth + 1)}"
-        return self._or_guards(f"{_row(lefts)} IN ({found})", columns)
+        return self._or_guards(f"{row(lefts)} IN ({found})", columns)
 
     def guarded(self, predicate: Predicate) -> str:
         """Write a predicate with the guards its columns need, outside of any negation."""
@@ -292,24 +291,16 @@ class Writer:
                 read.format(f"json_extract(value, '$[{n}]')") for n, read in enumerate(reads)
             )
         found = f"SELECT {outputs} FROM json_each({array})"
-        return self._or_guards(f"{_row(names)} IN ({found})", columns)
+        return self._or_guards(f"{row(names)} IN ({found})", columns)
 
     def condition(self, predicate: Predicate) -> str:
         """Write a predicate without guards."""
-        match predicate:
-            case And(arguments=arguments):
-                return self._joined(arguments, " AND ", empty="1")
-            case Or(arguments=arguments):
-                return self._joined(arguments, " OR ", empty="0")
-            case Not(argument=argument):
-                return f"(NOT {self.condition(argument)})"
-            case _:
-                return self._leaf(self._table.column(predicate.column), predicate)
-
-    def _joined(self, arguments: tuple[Predicate, ...], word: str, *, empty: str) -> str:
-        if not arguments:
-            return empty
-        return "(" + word.join(self.condition(argument) for argument in arguments) + ")"
+        return sqltext.condition(
+            predicate,
+            lambda leaf: self._leaf(self._table.column(leaf.column), leaf),
+            true="1",
+            false="0",
+        )
 
     def _leaf(self, column: Column, leaf: Leaf) -> str:
         name = self.compared(column)
@@ -319,13 +310,13 @@ class Writer:
                 return f"{self.name(column)} {test}"
             case PatternMatch():
                 word = "NOT GLOB" if leaf.negated else "GLOB"
-                return f"{name} {word} {_string(glob(leaf.pattern) or '')}"
+                return f"{name} {word} {string(glob(leaf.pattern) or '')}"
             case Membership():
-                right = [_known(operand(column, value, leaf.type)) for value in leaf.values]
+                right = [known(operand(column, value, leaf.type)) for value in leaf.values]
                 left = _as_double(name) if any(each.as_double for each in right) else name
                 return f"{left} IN ({', '.join(self._constant(each.value) for each in right)})"
             case Comparison():
-                single = _known(operand(column, leaf.value, leaf.type))
+                single = known(operand(column, leaf.value, leaf.type))
                 left = _as_double(name) if single.as_double else name
                 if column.type == "text" and leaf.op not in ("=", "<>"):
                     left = f"{left} COLLATE BINARY"
@@ -367,7 +358,7 @@ class Writer:
                 # Its magnitude alone would not fit.
                 return str(value) if value != INT64[0] else f"({INT64[0] + 1} - 1)"
             case str():
-                return _string(value)
+                return string(value)
             case bytes():
                 return f"x'{value.hex()}'"
 
@@ -409,23 +400,8 @@ _GROUPED: Final = frozenset(
 """Types no two of whose values are one to SQLite. A double's zero may have a sign."""
 
 
-def _row(values: Sequence[str]) -> str:
-    """Write values that are compared together."""
-    return values[0] if len(values) == 1 else f"({', '.join(values)})"
-
-
-def _string(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
-
-
 def _as_double(name: str) -> str:
     return f"CAST({name} AS REAL)"
-
-
-def _known(right: Operand | None) -> Operand:
-    if right is None:
-        raise ValueError("the predicate is not one this adapter evaluates")
-    return right
 
 
 def glob(pattern: str) -> str | None:

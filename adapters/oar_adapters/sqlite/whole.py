@@ -33,7 +33,7 @@ from oar_adapters.interface import (
 )
 from oar_adapters.predicates import Leaf
 from oar_adapters.sqlite import sql
-from oar_adapters.sqlite.schema import quoted
+from oar_adapters.sqltext import quoted
 
 AGGREGATES: Final = frozenset({"count", "max", "min", "sum"})
 
