@@ -810,6 +810,7 @@ def test_rows_of_many_keys_come_whole_however_many_each_finds(postgres_owner, ea
         ("postgresql:host", {}, "postgresql://user@host"),
         ("postgresql://u:p4ss@h/d", {"pool_size": "p4ss"}, "pool_size"),
         ("postgresql://u:p4ss@h/d", {"pool_size": "0"}, "pool_size"),
+        ("postgresql://u:p4ss@h/d", {"pool_size": "1.5"}, "pool_size is not a whole number"),
         ("postgresql://u:p4ss@h/d", {"pools": "p4ss"}, "pools"),
         ("sqlite://relative.sqlite", {}, "sqlite:////absolute"),
         ("sqlite:////a", {"case": "p4ss"}, "case"),
