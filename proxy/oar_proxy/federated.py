@@ -597,14 +597,15 @@ class Federated:
     async def _pieces(self, raw: bytes, text: str, pieces: Sequence[Piece]) -> bool | None:
         """Run statement after statement until one fails; return whether all succeeded.
 
-        None: the hub got the query as it is.
+        None: the hub has got all it needs, the end of the transaction included.
         """
-        alone = len(pieces) == 1 and not self._conversation.open_pipeline
+        in_pipeline = self._conversation.open_pipeline
+        alone = len(pieces) == 1 and not in_pipeline
         begin = 0
         for piece in pieces:
             shift = max(text.find(piece.text, begin), 0)
             begin = shift + len(piece.text)
-            succeeded = False
+            succeeded: bool | None = False
             async with _Reported(self, "simple", shift) as log_line:
                 link = SessionLink(self._channel, piece.text, shift)
                 prepared = None
@@ -620,9 +621,10 @@ class Federated:
                 if prepared is None:
                     succeeded = await self._plain_piece(piece.text, shift)
                 else:
-                    succeeded = await self._own_piece(prepared, link, log_line)
+                    last = piece is pieces[-1] and not in_pipeline
+                    succeeded = await self._own_piece(prepared, link, log_line, last=last)
             if not succeeded:
-                return False
+                return succeeded
         return True
 
     def _pass_through(self, raw: bytes) -> None:
@@ -643,10 +645,18 @@ class Federated:
         self._step(
             Kind.BIND, *messages.encode_bind(self._name, self._name), shows=b"N", shift=shift
         )
-        return await self._run_own_portal(None, shift)
+        settled = self._execute_own_portal(None, shift)
+        self._channel.flush()
+        if await settled != SUCCEEDED:
+            return False
+        # Only now: a hub that reads the rows of a COPY takes no other message.
+        self._close_own()
+        return True
 
-    async def _own_piece(self, prepared: Prepared, link: SessionLink, log_line: _LogLine) -> bool:
-        """Run a statement of ours in a batch."""
+    async def _own_piece(
+        self, prepared: Prepared, link: SessionLink, log_line: _LogLine, *, last: bool
+    ) -> bool | None:
+        """Run a statement of ours in a batch; for ``None`` see :meth:`_pieces`."""
         settled = _awaited()
         self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
         self._step(Kind.PARSE, messages.encode_parse(self._name, self._guard_text(prepared)))
@@ -664,12 +674,20 @@ class Federated:
                 self._step(Kind.DESCRIBE_PORTAL, describe, shows=b"TN")
                 return await self._pass_on(_Flow(execution.more, self._name, (), ()), 0, log_line)
             self._go()
-            return await self._run_own_portal(log_line, None, stack)
+            settled = self._execute_own_portal(log_line, None)
+            self._close_own()
+            if last:
+                # Along with the rest: the client sees no answer before this is answered as well.
+                self._channel.request(Expected(Kind.SYNC), messages.SYNC)
+            self._channel.flush()
+            # The hub has its work; what is to be closed is closed meanwhile.
+            await stack.aclose()
+            succeeded = await settled == SUCCEEDED
+            return None if last else succeeded
 
-    async def _run_own_portal(
-        self, log_line: _LogLine | None, shift: int | None, stack: AsyncExitStack | None = None
-    ) -> bool:
-        """Execute the portal, and close the stack meanwhile."""
+    def _execute_own_portal(
+        self, log_line: _LogLine | None, shift: int | None
+    ) -> asyncio.Future[str]:
         settled = _awaited()
         self._step(
             Kind.DESCRIBE_PORTAL,
@@ -680,15 +698,11 @@ class Federated:
         self._channel.request(
             _Answer(log_line, shift=shift, settled=settled), messages.encode_execute(self._name)
         )
-        self._channel.flush()
-        if stack is not None:
-            await stack.aclose()
-        if await settled != SUCCEEDED:
-            return False
-        # Only now: a hub that reads the rows of a COPY takes no other message.
+        return settled
+
+    def _close_own(self) -> None:
         self._step(Kind.CLOSE, messages.encode_close(b"P", self._name))
         self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
-        return True
 
     # --- common ---------------------------------------------------------------------------------
 

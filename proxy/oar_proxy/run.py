@@ -289,6 +289,7 @@ class _Runner:
         waiting = list(self.plan.steps)
         unfinished = Counter((step.occurrence, step.stage) for step in waiting)
         running: dict[asyncio.Task[None], Step] = {}
+        warming: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
             while waiting or running:
                 ready = [s for s in waiting if not any(unfinished[o] for o in s.sources)]
@@ -297,9 +298,14 @@ class _Runner:
                 running.update(started)
                 unfinished.subtract((step.occurrence, step.stage) for step in skipped)
                 if running and not skipped:
+                    # The owners of later steps open theirs while the keys are on their way.
+                    for owner in {step.owner for step in waiting} - warming.keys():
+                        warming[owner] = group.create_task(self.sessions.warm(owner))
                     done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                     ended = [running.pop(task) for task in done]
                     unfinished.subtract((step.occurrence, step.stage) for step in ended)
+            for task in warming.values():
+                task.cancel()  # of an owner that need not be asked after all
 
     async def _start(
         self, group: asyncio.TaskGroup, ready: Sequence[Step]

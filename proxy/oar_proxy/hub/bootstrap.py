@@ -87,7 +87,8 @@ $body$;
 -- What names mean in the session: a plan of its own each session, made once. Without a search path
 -- of its own, since the session's is asked about.
 CREATE OR REPLACE FUNCTION oar_internal.named(names text[])
-RETURNS text LANGUAGE plpgsql STABLE SECURITY INVOKER AS $body$
+RETURNS text LANGUAGE plpgsql STABLE SECURITY INVOKER
+SET plan_cache_mode = force_generic_plan AS $body$
 BEGIN
     RETURN (SELECT pg_catalog.json_agg(pg_catalog.json_build_object(
         'number', u.number, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
