@@ -35,22 +35,9 @@ from oar_adapters.interface import (
     Table,
     base_type,
 )
-from oar_adapters.mariadb.constants import (
-    Convert,
-    Operand,
-    accepts_keys,
-    key_conversion,
-    operand,
-)
+from oar_adapters.mariadb.constants import Convert, Operand, accepts_keys, key_conversion, operand
 from oar_adapters.mariadb.schema import Family, Trait, Traits
-from oar_adapters.predicates import (
-    FLOATS,
-    Leaf,
-    agreement,
-    known,
-    leaves,
-    pattern_is_complete,
-)
+from oar_adapters.predicates import FLOATS, Leaf, agreement, known, leaves, pattern_is_complete
 from oar_adapters.sqltext import quoted, row, string, where
 
 ALIAS: Final = "t"

@@ -15,14 +15,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from oar_adapters.cells import (
-    WrongValue,
-    of_date,
-    of_numeric,
-    of_time,
-    of_timestamp,
-    wrong_value,
-)
+from oar_adapters.cells import WrongValue, of_date, of_numeric, of_time, of_timestamp, wrong_value
 from oar_adapters.interface import Cell, base_type
 
 __all__ = ["DATE", "ENCODERS", "TIME", "TIMESTAMP", "WrongValue", "encode", "wrong_value"]

@@ -33,14 +33,7 @@ from oar_adapters.interface import (
     Table,
     base_type,
 )
-from oar_adapters.predicates import (
-    FLOATS,
-    Leaf,
-    agreement,
-    known,
-    leaves,
-    pattern_is_complete,
-)
+from oar_adapters.predicates import FLOATS, Leaf, agreement, known, leaves, pattern_is_complete
 from oar_adapters.sqlite.constants import INT64, Key, Operand, accepts_keys, conversion, operand
 from oar_adapters.sqltext import quoted, row, string, where
 
