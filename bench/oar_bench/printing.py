@@ -43,7 +43,7 @@ def refuse(why: str) -> NoReturn:
 
 
 def finish(
-    table: Table,
+    table: Table | str,
     result: Mapping[str, Any],
     *further: Table | str,
     json_only: bool = False,

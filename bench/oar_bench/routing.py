@@ -58,15 +58,17 @@ def gold_kappa(question: Question, holders: Mapping[str, tuple[str, ...]]) -> in
     """Return the κ the file names, else that of the gold SQL; None for an unanswerable question."""
     if question.kappa is not None:
         return question.kappa
-    if question.unanswerable:
-        return None
-    if question.gold_sql is not None:
-        tables = base_tables(question.gold_sql, "sqlite")
-    elif question.gold_sql_postgres is not None:
-        tables = base_tables(question.gold_sql_postgres, "postgres")
-    else:
-        return None
+    tables = None if question.unanswerable else gold_tables(question)
     return None if tables is None else cover(sorted(tables), holders).kappa
+
+
+def gold_tables(question: Question) -> frozenset[str] | None:
+    """Return the tables that the gold SQL reads; None without one that parses."""
+    if question.gold_sql is not None:
+        return base_tables(question.gold_sql, "sqlite")
+    if question.gold_sql_postgres is not None:
+        return base_tables(question.gold_sql_postgres, "postgres")
+    return None
 
 
 def measure(benchmark: Benchmark) -> dict[str, Routing]:

@@ -7,13 +7,12 @@ number (the paper's Section 6): what it differs by from a protocol comes from ro
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from oar_bench.drafts import Draft
 from oar_bench.layout import Benchmark, Question
-from oar_bench.paper import keys
 from oar_bench.paper.routers import (
     ASK,
     DRAFT,
@@ -27,24 +26,45 @@ from oar_bench.paper.routers import (
     protocols,
     with_retry,
 )
-from oar_bench.paper.runs import Run
-from oar_bench.paper.scoring import Score, mean, score
+from oar_bench.paper.runs import OfModel
+from oar_bench.paper.scoring import Score, Share, mean, score
 from oar_bench.paper.statistics import RESAMPLES, Estimate, interaction, paired_difference
 
 Scored = Mapping[str, Score]
 """Question → its scores, averaged over its runs."""
 
-OfModel = Mapping[tuple[str, int], Mapping[str, Run]]
-"""One model's saved runs: (question, run number) → protocol → run."""
-
 RELAY_PLUS: Final = "relay+"
+COMPILED: Final = "compiled"
 BOUND: Final = "best of fan-out and relay"
 """Which of the two is right, known in hindsight: no router of the same runs is above it."""
+
+OAR: Final = KAPPA_FROZEN
+OAR_PLUS: Final = f"{KAPPA_FROZEN}, {RELAY_PLUS}"
+OURS: Final = KAPPA
+OURS_PLUS: Final = f"{KAPPA}, {RELAY_PLUS}"
+"""The paper's router with its parser and with ours, and both with relay+ as the relay branch."""
+
+FIXED: Final = (FAN_OUT, RELAY, RELAY_PLUS)
+"""The paper's fixed protocols."""
+
+ALL: Final = "all"
+"""The stratum of every question."""
 
 UNKNOWN: Final = "unknown"
 """The stratum of a question whose line names none."""
 
-_CALLS: Final = frozenset({DRAFT, SELF, ASK})
+STRATA: Final[Mapping[str, str]] = {
+    ALL: "All",
+    "single-owner": "Single-owner",
+    "row-split": "Row-split",
+    "two-owner": "Two-owner",
+    "three-or-more": "Three or more",
+    "unanswerable": "Unanswerable",
+}
+"""The strata in the order of the tables, with their headings."""
+
+CALLS: Final = frozenset({DRAFT, SELF, ASK})
+"""A router's own calls, which answer nothing."""
 
 
 def cases(
@@ -65,7 +85,7 @@ def cases(
         yield Case(question, benchmark.organisations[question.org].holders, draft, saved)
 
 
-def evaluate(asked: list[Case]) -> dict[str, Scored]:
+def evaluate(asked: Iterable[Case]) -> dict[str, Scored]:
     """Score every protocol that was run, and every router of which there is what it reads."""
     found: dict[str, dict[str, list[Score]]] = defaultdict(lambda: defaultdict(list))
     for case in asked:
@@ -82,10 +102,21 @@ def evaluate(asked: list[Case]) -> dict[str, Scored]:
     }
 
 
+def evaluate_router(asked: Iterable[Case], name: str) -> Scored:
+    """Score one of :data:`~oar_bench.paper.routers.ROUTERS` on cases."""
+    found: dict[str, list[Score]] = defaultdict(list)
+    for case in asked:
+        chosen = protocols(ROUTERS[name], case)
+        scored = None if chosen is None else _score(case, chosen)
+        if scored is not None:
+            found[case.question.id].append(scored)
+    return {question: mean(scores) for question, scores in found.items()}
+
+
 def _spent(case: Case) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Name each way to answer, with the saved runs it spends in order; the last one answers."""
     for protocol in case.runs:
-        if protocol not in _CALLS:
+        if protocol not in CALLS:
             yield protocol, (protocol,)
     for name, router in ROUTERS.items():
         chosen = protocols(router, case)
@@ -94,10 +125,15 @@ def _spent(case: Case) -> Iterator[tuple[str, tuple[str, ...]]]:
     for name in (KAPPA_FROZEN, KAPPA):
         chosen, plus = protocols(ROUTERS[name], case), protocols(ROUTERS[name], case, RELAY_PLUS)
         if chosen is not None and plus is not None:
-            yield f"{name}, retry", with_retry(chosen, case)
+            yield retried(name), with_retry(chosen, case)
             if RELAY_PLUS in case.runs:
                 yield f"{name}, {RELAY_PLUS}", plus
-    yield "fan-out, retry", with_retry((FAN_OUT,), case)
+    yield retried(FAN_OUT), with_retry((FAN_OUT,), case)
+
+
+def retried(way: str) -> str:
+    """Return the name of a way that goes on to relay where fan-out abstains or stops."""
+    return f"{way}, retry"
 
 
 def _score(case: Case, spent: tuple[str, ...]) -> Score | None:
@@ -108,11 +144,13 @@ def _score(case: Case, spent: tuple[str, ...]) -> Score | None:
     scored = score(case.question, answer.rows, answer.outcome == "abstained")
     # A draft from a drafts file has no saved cost.
     paid = [case.runs[protocol] for protocol in spent if protocol in case.runs]
+    prices = [run.dollars for run in paid if run.dollars is not None]
     return scored and replace(
         scored,
         calls=sum(run.calls for run in paid),
         tokens=sum(run.tokens for run in paid),
         seconds=sum(run.seconds for run in paid),
+        dollars=sum(prices) if len(prices) == len(paid) else None,
     )
 
 
@@ -122,13 +160,23 @@ def _bound(case: Case) -> Score | None:
     return max(scores, key=lambda one: (one.accuracy, one.f1)) if len(scores) == 2 else None
 
 
-def by_stratum(scored: Scored, questions: Mapping[str, Question]) -> dict[str, tuple[int, Score]]:
-    """Count and average questions by stratum, and all of them under ``all``."""
-    groups: dict[str, list[Score]] = defaultdict(list)
-    for key, one in scored.items():
-        groups[questions[key].stratum or UNKNOWN].append(one)
-        groups["all"].append(one)
-    return {name: (len(group), mean(group)) for name, group in sorted(groups.items())}
+def within(scored: Scored, questions: Mapping[str, Question], stratum: str) -> Scored:
+    """Return the scores of one stratum's questions; of all under :data:`ALL`."""
+    if stratum == ALL:
+        return scored
+    return {
+        key: one for key, one in scored.items() if stratum == (questions[key].stratum or UNKNOWN)
+    }
+
+
+def among(scored: Scored, questions: Iterable[str]) -> Scored:
+    """Return the scores of these questions, of those that have one."""
+    return {key: scored[key] for key in questions if key in scored}
+
+
+def per_cent(scored: Scored, share: Share = "accuracy") -> float | None:
+    """Return a mean score over the questions in per cent; None without any."""
+    return 100 * float(getattr(mean(scored.values()), share)) if scored else None
 
 
 def contrast(one: Scored, other: Scored, *, resamples: int = RESAMPLES) -> Estimate | None:
@@ -137,29 +185,25 @@ def contrast(one: Scored, other: Scored, *, resamples: int = RESAMPLES) -> Estim
     return None if estimate is None else estimate.scaled(100)
 
 
-def ownership_interaction(
-    scored: Mapping[str, Scored],
-    questions: Mapping[str, Question],
-    relay: str = RELAY,
+def interaction_of(
+    one: Scored,
+    other: Scored,
+    smaller: Sequence[str],
+    larger: Sequence[str],
     *,
     resamples: int = RESAMPLES,
 ) -> Estimate | None:
-    """Relay's advantage over fan-out on two-owner minus that on single-owner questions, in points.
+    """Points by which ``one`` is ahead on the ``larger`` questions, minus those on the ``smaller``.
 
-    Row-split questions are neither (Section 2).
+    Both are questions, resampled separately (the paper's Appendix D); those count that both ways
+    have.
     """
-    ahead: dict[str | None, list[float]] = defaultdict(list)
-    fan_out = scored.get(FAN_OUT, {})
-    for key, one in scored.get(relay, {}).items():
-        if key in fan_out:
-            ahead[questions[key].stratum].append(one.accuracy - fan_out[key].accuracy)
-    estimate = interaction(ahead["single-owner"], ahead["two-owner"], resamples=resamples)
+    strata = (
+        [one[key].accuracy - other[key].accuracy for key in keys if key in one and key in other]
+        for keys in (smaller, larger)
+    )
+    estimate = interaction(*strata, resamples=resamples)
     return None if estimate is None else estimate.scaled(100)
-
-
-def key_passing(asked: list[Case], relay: str = RELAY) -> keys.KeyPassing:
-    """Count the keys passed in the saved relay runs of two-owner questions."""
-    return keys.measure((case.question, case.runs[relay]) for case in asked if relay in case.runs)
 
 
 def _accuracy(scored: Scored) -> dict[str, float]:

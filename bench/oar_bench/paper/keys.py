@@ -69,6 +69,12 @@ def measure(runs: Iterable[tuple[Question, Run]]) -> KeyPassing:
     )
 
 
+def is_correct(question: Question, run: Run) -> bool:
+    """Tell whether a run's answer is the reference answer, or rightly abstains."""
+    scored = score(question, run.rows, run.outcome == "abstained")
+    return scored is not None and scored.accuracy == 1
+
+
 def passes_key(run: Run, question: str) -> bool:
     """Tell whether a query of the run has a literal that another owner returned before it."""
     asked = set(_numbers(question))

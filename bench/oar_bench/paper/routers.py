@@ -99,13 +99,14 @@ DRAFT_ROUTERS: Final[Mapping[str, Router]] = {
 }
 """Those that need nothing but a draft. The first is the paper's OAR."""
 
+DIFFICULTY: Final = "difficulty"
 ORACLE: Final = "oracle"
 
 ROUTERS: Final[Mapping[str, Router]] = {
     **DRAFT_ROUTERS,
-    "self": Router(_self, SELF),
-    "ask": Router(_ask, ASK),
-    "difficulty": Router(_difficulty),
+    SELF: Router(_self, SELF),
+    ASK: Router(_ask, ASK),
+    DIFFICULTY: Router(_difficulty),
     ORACLE: Router(_oracle),
 }
 

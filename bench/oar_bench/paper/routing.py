@@ -8,12 +8,13 @@ out, as in the paper; of a drafts file that has no line for a question, the ques
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from oar_bench.drafts import Draft, read_drafts
 from oar_bench.layout import Benchmark
+from oar_bench.paper.figures import Column, Figure, Row, Table, estimated
 from oar_bench.paper.frozen import named_tables
 from oar_bench.paper.routers import (
     DRAFT_ROUTERS,
@@ -21,6 +22,7 @@ from oar_bench.paper.routers import (
     KAPPA_FROZEN,
     Case,
     Holders,
+    Router,
     covers_two,
     draft_tables,
 )
@@ -123,12 +125,11 @@ def _measure(cases: list[tuple[Case, bool]], resamples: int) -> DraftRouting:
 
 def _figures(outcomes: Counter[_Outcome]) -> tuple[float | None, ...]:
     """Precision and recall in per cent of each router, then ours minus the paper's of both."""
-    needed = sum(times for (need, _), times in outcomes.items() if need)
     figures: list[float | None] = []
     for place in range(len(DRAFT_ROUTERS)):
-        relayed = sum(times for (_, relays), times in outcomes.items() if relays[place])
-        hit = sum(times for (need, relays), times in outcomes.items() if need and relays[place])
-        figures += [_per_cent(hit, relayed), _per_cent(hit, needed)]
+        figures += precision_recall(
+            (need, relays[place], times) for (need, relays), times in outcomes.items()
+        )
     names = list(DRAFT_ROUTERS)
     ours, frozen = 2 * names.index(KAPPA), 2 * names.index(KAPPA_FROZEN)
     return (
@@ -136,6 +137,31 @@ def _figures(outcomes: Counter[_Outcome]) -> tuple[float | None, ...]:
         _minus(figures[ours], figures[frozen]),
         _minus(figures[ours + 1], figures[frozen + 1]),
     )
+
+
+def outcomes_of(cases: Iterable[Case], router: Router) -> list[tuple[bool, bool, int]]:
+    """Return whether each case with a reference cover needs relay and is sent there, counted."""
+    counted: Counter[tuple[bool, bool]] = Counter()
+    for case in cases:
+        kappa, relays = gold_kappa(case.question, case.holders), router.relays(case)
+        if kappa is not None and relays is not None:
+            counted[kappa >= 2, relays] += 1
+    return [(*outcome, times) for outcome, times in counted.items()]
+
+
+def precision_recall(
+    outcomes: Iterable[tuple[bool, bool, int]],
+) -> tuple[float | None, float | None]:
+    """Return precision and recall in per cent: of (needs relay, is relayed, how many) each.
+
+    None where nothing is relayed, or nothing needs it.
+    """
+    needed = relayed = hit = 0
+    for needs, relays, times in outcomes:
+        needed += times * needs
+        relayed += times * relays
+        hit += times * (needs and relays)
+    return _per_cent(hit, relayed), _per_cent(hit, needed)
 
 
 def _per_cent(part: int, whole: int) -> float | None:
@@ -152,3 +178,69 @@ def _miss(tables: frozenset[str] | None, holders: Holders) -> Miss | None:
     if any(not holders.get(table) for table in tables):
         return "unlisted"
     return None if covers_two(tables, holders) else "fewer"
+
+
+def routing_table(found: Mapping[str, DraftRouting]) -> Table:
+    """Table 13 of drafts alone: how each draft router sends them, with intervals."""
+    rows = []
+    for drafts, measured in found.items():
+        for name, signal in measured.signals.items():
+            figures = (
+                Figure(measured.questions),
+                Figure(measured.multi_owner),
+                Figure(signal.relayed),
+                Figure(signal.agree),
+                estimated(signal.precision),
+                estimated(signal.recall),
+            )
+            more = (
+                (estimated(measured.more_precision), estimated(measured.more_recall))
+                if name == KAPPA
+                else (None, None)
+            )
+            rows.append(Row(drafts, (*figures, *more), name))
+    return Table(
+        "routing",
+        "how drafts route: relay against the reference cover's κ ≥ 2",
+        (
+            *(Column(name, "count") for name in ("Qs", "κ ≥ 2", "relayed", "right")),
+            Column("Prec."),
+            Column("Rec."),
+            Column("Prec.", "points", "ours − paper's"),
+            Column("Rec.", "points", "ours − paper's"),
+        ),
+        tuple(rows),
+        part="router",
+        note="In brackets 95 % intervals.",
+    )
+
+
+def misses_table(found: Mapping[str, DraftRouting]) -> Table:
+    """Why questions that need several owners are not relayed, by parser."""
+    kinds: tuple[Miss, ...] = ("unread", "unlisted", "fewer")
+    return Table(
+        "misses",
+        "questions of several owners that are not relayed",
+        (
+            Column("κ ≥ 2", "count"),
+            *(Column(kind, "count", "Missed") for kind in kinds),
+            Column("recovered", "count"),
+        ),
+        tuple(
+            Row(
+                drafts,
+                (
+                    Figure(one.multi_owner),
+                    *(Figure(one.missed[name].get(kind, 0)) for kind in kinds),
+                    Figure(one.recovered) if name == KAPPA else None,
+                ),
+                name,
+            )
+            for drafts, one in found.items()
+            for name in (KAPPA_FROZEN, KAPPA)
+        ),
+        part="router",
+        note="unread: the draft is empty or does not parse; unlisted: it names a table that no "
+        "owner holds; fewer: it joins fewer owners. recovered: unlisted for the paper's parser, "
+        "relayed by ours.",
+    )

@@ -15,6 +15,12 @@ from oar_bench.layout import BenchmarkError, read_lines
 
 Outcome = Literal["answered", "abstained", "stopped"]
 
+BUDGET: Final = 2048
+"""The paper's budget in tokens, that of a protocol's run which names none."""
+
+NO_BUDGET: Final = frozenset({"draft", "self", "ask", "compiled"})
+"""Routers' calls and the compiled line, which take nothing of a budget: one run serves all."""
+
 _OUTCOMES: Final = ("answered", "abstained", "stopped")
 
 
@@ -33,26 +39,33 @@ class Run:
 
     ``rows`` is the answer; None unless the outcome is ``answered``. A run that ends early, with a
     reply that cannot be parsed or at a limit, has ``stopped``. ``draft``, ``choice`` and ``owners``
-    are replies to a router's call, which has no answer of its own. ``seconds`` are of the clock.
+    are replies to a router's call, which has no answer of its own. ``budget`` is in tokens, None
+    for what has none; ``seconds`` are those of the model's calls, ``dollars`` None where their
+    price is not known.
     """
 
     question: str
     protocol: str
     model: str
     number: int
+    budget: int | None = None
     outcome: Outcome | None = None
     rows: tuple[tuple[Any, ...], ...] | None = None
     calls: int = 0
     tokens: int = 0
     seconds: float = 0.0
+    dollars: float | None = None
     steps: tuple[Step, ...] = ()
     draft: Draft | None = None
     choice: str | None = None
     owners: tuple[str, ...] | None = None
 
 
-SavedRuns = Mapping[str, Mapping[tuple[str, int], Mapping[str, Run]]]
-"""Model → (question, run number) → protocol → run."""
+OfModel = Mapping[tuple[str, int], Mapping[str, Run]]
+"""(Question, run number) → protocol → run."""
+
+SavedRuns = Mapping[tuple[str, int], OfModel]
+"""(Model, budget) → its runs. What has no budget is there under each that its question has."""
 
 
 def read_runs(path: Path) -> SavedRuns:
@@ -61,15 +74,24 @@ def read_runs(path: Path) -> SavedRuns:
     Raises :class:`~oar_bench.layout.BenchmarkError` for a line that is not one, or that is there
     twice, ``OSError`` for an unreadable file.
     """
-    saved: dict[str, dict[tuple[str, int], dict[str, Run]]] = {}
+    runs: dict[tuple[str, str, int, str, int | None], Run] = {}
     for number, record in read_lines(path):
         try:
             run = _run(record)
         except (KeyError, TypeError, ValueError) as error:
             raise BenchmarkError(f"{path} line {number}: not a saved run: {error}") from error
-        of_question = saved.setdefault(run.model, {}).setdefault((run.question, run.number), {})
-        if of_question.setdefault(run.protocol, run) is not run:
+        key = (run.model, run.question, run.number, run.protocol, run.budget)
+        if runs.setdefault(key, run) is not run:
             raise BenchmarkError(f"{path} line {number}: this run is there twice")
+    budgets: dict[tuple[str, str], set[int]] = {}
+    for run in runs.values():
+        budgets.setdefault((run.model, run.question), set()).update(filter(None, [run.budget]))
+    saved: dict[tuple[str, int], dict[tuple[str, int], dict[str, Run]]] = {}
+    for run in runs.values():
+        shared = budgets[run.model, run.question] or {BUDGET}
+        for budget in sorted(shared) if run.budget is None else [run.budget]:
+            of_model = saved.setdefault((run.model, budget), {})
+            of_model.setdefault((run.question, run.number), {})[run.protocol] = run
     return saved
 
 
@@ -80,19 +102,22 @@ def _run(record: Mapping[str, Any]) -> Run:
     if (outcome == "answered") != (rows is not None):
         raise ValueError("rows belong to the outcome answered, and to no other")
     question, owners = str(record["question"]), record.get("owners")
+    protocol = str(record["protocol"])
     choice = record.get("choice")
     if choice not in (None, "fan-out", "relay"):
         raise ValueError("choice is neither fan-out nor relay")
     return Run(
         question=question,
-        protocol=str(record["protocol"]),
+        protocol=protocol,
         model=str(record["model"]),
         number=int(record.get("run", 1)),
+        budget=_budget(protocol, record.get("budget")),
         outcome=outcome,
         rows=None if rows is None else _rows(rows),
         calls=int(record.get("calls", 0)),
         tokens=int(record.get("tokens", 0)),
         seconds=float(record.get("seconds", 0)),
+        dollars=None if (dollars := record.get("dollars")) is None else float(dollars),
         steps=tuple(
             Step(str(step["owner"]), str(step["sql"]), _rows(step.get("rows") or ()))
             for step in record.get("steps", ())
@@ -101,6 +126,12 @@ def _run(record: Mapping[str, Any]) -> Run:
         choice=choice,
         owners=None if owners is None else tuple(map(str, owners)),
     )
+
+
+def _budget(protocol: str, budget: Any) -> int | None:
+    if protocol in NO_BUDGET:
+        return None
+    return BUDGET if budget is None else int(budget)
 
 
 def _draft(question: str, record: Mapping[str, Any]) -> Draft | None:

@@ -8,18 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from oar_bench.ask import normal_rows
 from oar_bench.layout import Question
+
+Share = Literal["accuracy", "f1", "abstained", "failed"]
+"""The scores that are shares of the questions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
     """Scores of one run, or their means over several; all but the costs are between 0 and 1.
 
-    ``failed`` ended with neither rows nor an abstention. ``seconds`` are of the clock; costs are
-    sums over everything that the question took.
+    ``failed`` ended with neither rows nor an abstention. Costs are sums over everything that the
+    question took; ``dollars`` are None where the price of a part is not known.
     """
 
     accuracy: float
@@ -29,6 +32,7 @@ class Score:
     calls: float = 0
     tokens: float = 0
     seconds: float = 0
+    dollars: float | None = 0
 
 
 def score(
@@ -55,4 +59,10 @@ def mean(scores: Iterable[Score]) -> Score:
     taken = list(scores)
     if not taken:
         raise ValueError("no scores")
-    return Score(*(fmean(getattr(one, f.name) for one in taken) for f in fields(Score)))
+    return Score(*(_mean([getattr(one, f.name) for one in taken]) for f in fields(Score)))
+
+
+def _mean(values: list[float | None]) -> Any:
+    """Average values; None, unknown, where one is."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None

@@ -7,9 +7,11 @@ with the same seed.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 from typing import Final, TypeVar
 
@@ -53,9 +55,11 @@ def bootstrap(
     """
     if not units:
         raise ValueError("nothing to resample")
-    draw = Random(seed).choices  # noqa: S311 - a draw to be repeated, not a secret
     values = statistic(Counter(units))
-    drawn = [statistic(Counter(draw(units, k=len(units)))) for _ in range(resamples)]
+    drawn = [
+        statistic(Counter(map(units.__getitem__, places)))
+        for places in _draws(len(units), seed, resamples)
+    ]
     return tuple(
         None if value is None else _interval(value, (figures[place] for figures in drawn))
         for place, value in enumerate(values)
@@ -69,8 +73,11 @@ def paired_difference(
     differences = [one[question] - other[question] for question in one if question in other]
     if not differences:
         return None
-    (estimate,) = bootstrap(differences, lambda units: (_mean(units),), resamples=resamples)
-    return estimate
+    drawn = (
+        _mean([*map(differences.__getitem__, places)])
+        for places in _draws(len(differences), CONTRAST_SEED, resamples)
+    )
+    return _interval(_mean(differences), drawn)
 
 
 def interaction(
@@ -83,16 +90,23 @@ def interaction(
     """
     if not single_owner or not two_owner:
         return None
-    draw = Random(INTERACTION_SEED).choices  # noqa: S311 - as above
+    draw = Random(INTERACTION_SEED).choices  # noqa: S311 - a draw to be repeated, not a secret
     drawn = []
     for _ in range(resamples):
-        single = Counter(draw(single_owner, k=len(single_owner)))
-        drawn.append(_mean(Counter(draw(two_owner, k=len(two_owner)))) - _mean(single))
-    return _interval(_mean(Counter(two_owner)) - _mean(Counter(single_owner)), drawn)
+        single = _mean(draw(single_owner, k=len(single_owner)))
+        drawn.append(_mean(draw(two_owner, k=len(two_owner))) - single)
+    return _interval(_mean(two_owner) - _mean(single_owner), drawn)
 
 
-def _mean(units: Counter[float]) -> float:
-    return sum(value * times for value, times in units.items()) / units.total()
+@lru_cache(maxsize=4)
+def _draws(units: int, seed: int, resamples: int) -> tuple[array[int], ...]:
+    """Draw the places of each resample: the same ones for every statistic of so many units."""
+    draw = Random(seed).choices  # noqa: S311 - a draw to be repeated, not a secret
+    return tuple(array("I", draw(range(units), k=units)) for _ in range(resamples))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _interval(value: float, drawn: Iterable[float | None]) -> Estimate:

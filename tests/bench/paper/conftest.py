@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 
 import pytest
+from oar_bench.layout import find_benchmarks
+from oar_bench.paper.figures import records
+from oar_bench.paper.runs import read_runs
+from oar_bench.paper.settings import settings
 
-CATALOG = {"owners": [{"owner": "a", "tables": {"t": {}}}, {"owner": "b", "tables": {"u": {}}}]}
+CATALOG = {
+    "owners": [{"owner": "a", "tables": {"t": {}, "v": {}}}, {"owner": "b", "tables": {"u": {}}}]
+}
 QUESTIONS = [
     {"id": "s1", "stratum": "single-owner", "kappa": 1, "difficulty": "simple", "rows": [[1]]},
-    {"id": "s2", "stratum": "single-owner", "kappa": 1, "difficulty": "moderate", "rows": [[1], [2]]},
-    {"id": "w1", "stratum": "two-owner", "kappa": 2, "difficulty": "moderate", "rows": [["x"]]},
+    {"id": "s2", "stratum": "single-owner", "kappa": 1, "difficulty": "moderate", "rows": [[1], [2]],
+     "gold_sql": "SELECT 1 FROM t JOIN v"},
+    {"id": "w1", "stratum": "two-owner", "kappa": 2, "difficulty": "moderate", "rows": [["x"]],
+     "gold_sql": "SELECT 1 FROM t JOIN u"},
     {"id": "w2", "stratum": "two-owner", "kappa": 2, "difficulty": "challenging", "rows": [[5]]},
     {"id": "n1", "stratum": "unanswerable", "unanswerable": True, "difficulty": "simple"},
 ]  # fmt: skip
@@ -18,9 +26,9 @@ KEY = [{"owner": "a", "sql": "SELECT k FROM t", "rows": [["rec7"]]},
        {"owner": "b", "sql": "SELECT v FROM u WHERE k = 'rec7'", "rows": [["x"]]}]  # fmt: skip
 CTE = "WITH c AS (SELECT 1 FROM t) SELECT 1 FROM c JOIN u"
 
-FAN_OUT = {"protocol": "fan-out", "calls": 3, "tokens": 300, "seconds": 2}
-RELAY = {"protocol": "relay", "calls": 4, "tokens": 500, "seconds": 3}
-DRAFT = {"protocol": "draft", "calls": 1, "tokens": 100, "seconds": 1}
+FAN_OUT = {"protocol": "fan-out", "calls": 3, "tokens": 300, "seconds": 2, "dollars": 0.001}
+RELAY = {"protocol": "relay", "calls": 4, "tokens": 500, "seconds": 3, "dollars": 0.002}
+DRAFT = {"protocol": "draft", "calls": 1, "tokens": 100, "seconds": 1, "dollars": 0.0005}
 ABSTAINED = {"outcome": "abstained"}
 
 
@@ -72,17 +80,57 @@ RUNS = [
 ]  # fmt: skip
 
 
+def write_lines(path, records):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(map(json.dumps, records)))
+
+
 @pytest.fixture
-def saved(tmp_path):
+def write_saved(tmp_path):
+    """Write a benchmark of one organisation and, beside it, ``runs.jsonl`` of the model m."""
+
+    def write(questions, runs):
+        root = tmp_path / "small"
+        (root / "orgs" / "o").mkdir(parents=True, exist_ok=True)
+        (root / "orgs" / "o" / "catalog.json").write_text(json.dumps(CATALOG))
+        write_lines(
+            root / "questions.jsonl",
+            [{"org": "o", "question": question["id"], **question} for question in questions],
+        )
+        write_lines(tmp_path / "runs.jsonl", [{"model": "m", **run} for run in runs])
+        return root
+
+    return write
+
+
+@pytest.fixture
+def saved(write_saved):
     """The benchmark's directory, with ``runs.jsonl`` beside it."""
-    root = tmp_path / "small"
-    (root / "orgs" / "o").mkdir(parents=True)
-    (root / "orgs" / "o" / "catalog.json").write_text(json.dumps(CATALOG))
-    lines = [
-        json.dumps({"org": "o", "question": question["id"], **question}) for question in QUESTIONS
-    ]
-    (root / "questions.jsonl").write_text("\n".join(lines))
-    (tmp_path / "runs.jsonl").write_text(
-        "\n".join(json.dumps({"model": "m", **run}) for run in RUNS)
-    )
-    return root
+    return write_saved(QUESTIONS, RUNS)
+
+
+@pytest.fixture
+def settings_of():
+    """Score the runs that lie beside a benchmark."""
+
+    def read(root):
+        return list(settings(find_benchmarks(root), read_runs(root.parent / "runs.jsonl")))
+
+    return read
+
+
+@pytest.fixture
+def figures_of():
+    """A table's figures by row and column: value alone, or with its interval and marks."""
+
+    def index(table):
+        found = {}
+        for record in records([table]):
+            labels = (record.part, record.group, record.column)
+            key = " / ".join(label for label in labels if label)
+            figure = (record.value, record.low, record.high, record.marks)
+            shown = tuple(part for part in figure if part not in (None, ""))
+            found.setdefault(record.setting, {})[key] = shown if len(shown) > 1 else shown[0]
+        return found
+
+    return index

@@ -15,7 +15,7 @@ from oar_bench.paper.routers import (
     protocols,
     with_retry,
 )
-from oar_bench.paper.runs import Run, Step, read_runs
+from oar_bench.paper.runs import BUDGET, Run, Step, read_runs
 
 HOLDERS = {"song": ("cassie", "valarie"), "order": ("valarie",), "label": ("zoe",), "fan": ("zoe",)}
 
@@ -110,6 +110,8 @@ def test_a_file_of_saved_runs(tmp_path):
         "calls": 3,
         "tokens": 700,
         "seconds": 1.5,
+        "budget": 1024,
+        "dollars": 0.25,
         "steps": [{"owner": "zoe", "sql": "SELECT 1", "rows": [[1]]}, {"owner": "a", "sql": ""}],
     }
     draft = {**RECORD, "protocol": "draft", "draft": "SELECT 1", "dialect": "postgres"}
@@ -120,14 +122,34 @@ def test_a_file_of_saved_runs(tmp_path):
         {**RECORD, "protocol": "ask", "owners": ["a"]},
     ]
     file.write_text("\n".join(map(json.dumps, records)))
-    saved = read_runs(file)["m"]
-    assert saved["1", 2]["relay"] == Run(
-        "1", "relay", "m", 2, "answered", ((1, "x"),), 3, 700, 1.5,
+    saved = read_runs(file)
+    assert saved["m", 1024]["1", 2]["relay"] == Run(
+        "1", "relay", "m", 2, 1024, "answered", ((1, "x"),), 3, 700, 1.5, 0.25,
         (Step("zoe", "SELECT 1", ((1,),)), Step("a", "")),
     )  # fmt: skip
-    assert saved["1", 1]["relay"].rows is None
+    saved = saved["m", BUDGET]
+    assert (saved["1", 1]["relay"].rows, saved["1", 1]["relay"].dollars) == (None, None)
     assert saved["1", 1]["draft"].draft == Draft("1", "SELECT 1", "postgres")
     assert saved["1", 1]["ask"].owners == ("a",)
+
+
+def test_what_has_no_budget_belongs_to_each_that_its_question_has(tmp_path):
+    file = tmp_path / "runs.jsonl"
+    records = [
+        {**RECORD, "outcome": "abstained"},
+        {**RECORD, "outcome": "stopped", "budget": 8192},
+        {**RECORD, "protocol": "draft", "draft": ""},
+        {**RECORD, "protocol": "compiled", "outcome": "abstained"},
+        {**RECORD, "question": 2, "protocol": "self", "choice": "relay"},
+    ]
+    file.write_text("\n".join(map(json.dumps, records)))
+    assert {
+        key: {question: sorted(runs) for question, runs in of_model.items()}
+        for key, of_model in read_runs(file).items()
+    } == {
+        ("m", 2048): {("1", 1): ["compiled", "draft", "relay"], ("2", 1): ["self"]},
+        ("m", 8192): {("1", 1): ["compiled", "draft", "relay"]},
+    }
 
 
 @pytest.mark.parametrize(
@@ -141,6 +163,8 @@ def test_a_file_of_saved_runs(tmp_path):
         ([{**RECORD, "draft": "", "dialect": "oracle"}], "dialect is neither"),
         ([{**RECORD, "steps": [{"owner": "a"}]}], "not a saved run: 'sql'"),
         ([RECORD, RECORD], "line 2: this run is there twice"),
+        ([RECORD, {**RECORD, "budget": 2048}], "line 2: this run is there twice"),
+        ([{**RECORD, "budget": "much"}], "not a saved run: invalid literal"),
     ],
 )
 def test_a_line_that_is_no_saved_run_is_refused(tmp_path, lines, why):

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import product
+
 import pytest
 from oar_bench.paper.statistics import (
+    CONTRAST_SEED,
+    INTERACTION_SEED,
+    RESAMPLES,
     Estimate,
     bootstrap,
     interaction,
@@ -76,3 +82,94 @@ def test_nothing_cannot_be_resampled():
 @pytest.mark.parametrize(("share", "value"), [(0, 1), (0.5, 2.5), (0.25, 1.75), (1, 4)])
 def test_percentiles_lie_on_the_line_between_two_values(share, value):
     assert percentile([1.0, 2.0, 3.0, 4.0], share) == value
+
+
+def exact(units, statistic, share):
+    """The percentile of a statistic over *all* resamples of the units, each as likely as another.
+
+    The value at which the share is reached; with so few units it is far from any other share.
+    """
+    values = Counter(statistic(drawn) for drawn in product(units, repeat=len(units)))
+    reached, total = 0, sum(values.values())
+    for value in sorted(values):
+        reached += values[value]
+        if reached >= share * total:
+            return value
+    raise AssertionError("shares are of all resamples")
+
+
+def mean_of(values):
+    return sum(values) / len(values)
+
+
+@pytest.mark.parametrize(
+    "differences",
+    [
+        # Of 27 resamples of three: -1 once (3.7 %), 1 once.
+        (1.0, 0.0, -1.0),
+        (1.0, 0.5, 0.0),
+        # Of 256 of four: 0 in 81, 1 in one (0.4 %), 3/4 in 12 (4.7 %).
+        (1.0, 0.0, 0.0, 0.0),
+        (1.0, 1.0, -0.5, 0.0),
+        (1.0, 0.0, 0.0, -1.0, -1.0),
+    ],
+)
+def test_an_interval_is_that_of_all_resamples_enumerated(differences):
+    units = named(differences)
+    found = paired_difference(units, dict.fromkeys(units, 0.0))
+    assert (found.low, found.high) == pytest.approx(
+        (exact(differences, mean_of, 0.025), exact(differences, mean_of, 0.975))
+    )
+    assert found.value == pytest.approx(mean_of(differences))
+    # The general form draws the same resamples.
+    (again,) = bootstrap(differences, lambda units: (mean_of([*units.elements()]),))
+    assert (again.low, again.high) == pytest.approx((found.low, found.high))
+
+
+def test_an_interaction_is_that_of_all_pairs_of_resamples_enumerated():
+    single, two = (-1.0, 0.0, 0.0), (1.0, 1.0, 0.0)
+    # All 27 * 27 pairs: two-owner minus single-owner mean.
+    values = Counter(
+        round(mean_of(of_two) - mean_of(of_one), 9)
+        for of_one, of_two in product(product(single, repeat=3), product(two, repeat=3))
+    )
+    bounds, reached = [], 0
+    for value in sorted(values):
+        before, reached = reached, reached + values[value]
+        bounds += [value] if before < 0.025 * 729 <= reached else []
+        bounds += [value] if before < 0.975 * 729 <= reached else []
+    found = interaction(single, two)
+    assert found.value == pytest.approx(1)
+    assert [found.low, found.high] == pytest.approx(bounds)
+
+
+@pytest.mark.parametrize("relayed", [(True, True, False), (True, False, False, True)])
+def test_an_interval_of_a_ratio_is_that_of_all_resamples_enumerated(relayed):
+    """Precision of what is relayed; a resample with nothing relayed has none."""
+    units = [(index == 0, relays) for index, relays in enumerate(relayed)]
+
+    def precision(drawn):
+        hits = [needs for needs, relays in drawn if relays]
+        return sum(hits) / len(hits) if hits else None
+
+    values = sorted(
+        value
+        for drawn in product(units, repeat=len(units))
+        if (value := precision(drawn)) is not None
+    )
+    (found,) = bootstrap(units, lambda drawn: (precision([*drawn.elements()]),))
+    assert (found.low, found.high) == pytest.approx(
+        (percentile(values, 0.025), percentile(values, 0.975))
+    )
+
+
+def test_a_seed_draws_the_same_questions_for_every_contrast():
+    """The published seeds: figures do not change from one run to the next."""
+    one = named([1.0, 0.5, 0.0, 0.0, 0.25, 1.0, 0.75])
+    other = named([0.0] * 7)
+    first = paired_difference(one, other)
+    assert paired_difference(one, other) == first
+    # Twice the difference has twice the bounds, of the same resamples.
+    doubled = paired_difference({key: 2 * value for key, value in one.items()}, other)
+    assert (doubled.low, doubled.high) == (2 * first.low, 2 * first.high)
+    assert (CONTRAST_SEED, INTERACTION_SEED, RESAMPLES) == (20260927, 20260928, 10_000)
