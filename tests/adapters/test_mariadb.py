@@ -30,6 +30,7 @@ from oar_adapters.interface import (
 from oar_adapters.mariadb import sql
 from oar_adapters.mariadb.session import BATCH_BYTES, BATCH_ROWS, FIRST_ROWS
 from oar_adapters.registry import open_adapter
+from oar_adapters.testing.conformance.running import use
 from psycopg import sql as pg
 
 COLUMNS = {
@@ -150,16 +151,7 @@ class Owner:
 
     def use(self, function, **options):
         """Call a coroutine function with an adapter and what it publishes."""
-
-        async def run():
-            adapter = open_adapter(self.url, options)
-            try:
-                published = await adapter.schema()
-                return await function(adapter, {t.name: t for t in published.tables})
-            finally:
-                await adapter.close()
-
-        return asyncio.run(run())
+        return use(self.url, function, options)
 
     def scan(self, table, *names, **query):
         """Scan a table's columns; the cells, a list a column."""

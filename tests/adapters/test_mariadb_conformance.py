@@ -33,11 +33,7 @@ class MariadbOwner:
         self._run("CREATE VIEW slow AS SELECT sum(a.k * b.k) AS i FROM numbers a JOIN numbers b")
 
     def _create(self, table):
-        columns = ", ".join(
-            f"{column.name} {TYPES[column.kind]}"
-            + (" PRIMARY KEY" if number == 0 else " NOT NULL" if column.not_null else "")
-            for number, column in enumerate(table.columns)
-        )
+        columns = table.declarations(TYPES)
         second = table.columns[1].name
         self._run(f"CREATE TABLE {table.name} ({columns}, INDEX ({second}))")
         marks = ", ".join(["%s"] * len(table.columns))

@@ -31,6 +31,7 @@ from oar_adapters.interface import (
 from oar_adapters.postgres import sql
 from oar_adapters.postgres.snapshot import BATCH_BYTES, BATCH_ROWS, FIRST_WIDE_ROWS
 from oar_adapters.registry import open_adapter
+from oar_adapters.testing.conformance.running import use
 
 EXACT, SUPERSET, NONE = Agreement.EXACT, Agreement.SUPERSET, Agreement.NONE
 
@@ -106,14 +107,10 @@ def catalog_owner(postgres_owner):
 
 
 def published(url, **options):
-    async def read():
-        adapter = open_adapter(url, options)
-        try:
-            return await adapter.schema()
-        finally:
-            await adapter.close()
+    async def read(_adapter, tables):
+        return tables
 
-    return {table.name: table for table in run(read).tables}
+    return use(url, read, options)
 
 
 @pytest.fixture(scope="module")
@@ -273,9 +270,8 @@ def test_compares_text_as_the_hub_does_whatever_its_collation(texts):
     for column in ("plain", "fixed", "vary", "swedish"):
         connection.execute(f'ALTER TABLE hub ALTER "{column}" TYPE {_type(column)} COLLATE "C"')
 
-    async def compare():
-        adapter = open_adapter(url, {})
-        table = next(t for t in (await adapter.schema()).tables if t.name == "texts")
+    async def compare(adapter, tables):
+        table = tables["texts"]
         taken = [c for c in CONDITIONS if adapter.supports(table, c)]
         wrong = []
         for condition in taken:
@@ -287,10 +283,9 @@ def test_compares_text_as_the_hub_does_whatever_its_collation(texts):
             due = connection.execute(f"SELECT id FROM hub WHERE {text}").fetchall()
             if not {struct.pack("!i", row[0]) for row in due} <= found:
                 wrong.append(condition)
-        await adapter.close()
         return wrong, taken, table
 
-    wrong, taken, table = run(compare)
+    wrong, taken, table = use(url, compare)
     assert wrong == []
     assert table.column("ci").equality is SUPERSET
     assert table.column("folded").equality is EXACT
@@ -321,15 +316,13 @@ def _type(column):
 def test_compares_text_keys_in_their_type(texts, column, type_, key, due):
     url, _ = texts
 
-    async def find():
-        adapter = open_adapter(url, {})
-        table = next(t for t in (await adapter.schema()).tables if t.name == "texts")
+    async def find(adapter, tables):
+        table = tables["texts"]
         keys = KeyFilter(column, type_, (key.encode(),))
         found = await rows_of(adapter, Scan(table, table.columns[:1], key_filters=(keys,)))
-        await adapter.close()
         return {struct.unpack("!i", row[0])[0] for row in found}
 
-    assert run(find) == due
+    assert use(url, find) == due
 
 
 def test_knows_that_the_owner_orders_text_otherwise(texts, catalog_owner):
@@ -420,9 +413,7 @@ def collated(catalog_owner, postgres_owner):
 def test_text_columns_of_any_collation_join_inside(catalog_owner, collated):
     names, table = ("plain", "bytes_", "posix", "folded", "mood"), collated
 
-    async def join():
-        adapter = open_adapter(catalog_owner, {})
-        await adapter.schema()
+    async def join(adapter, _tables):
         texts = {}
         for name in names:
             rows = await rows_of(adapter, Scan(table, (table.column("id"), table.column(name))))
@@ -449,9 +440,8 @@ def test_text_columns_of_any_collation_join_inside(catalog_owner, collated):
             found = [row[0] for row in await rows_of(adapter, query)]
             due = [n for n in sorted(texts[left]) if (texts[left][n], texts[right][n]) in rows]
             assert sorted(found) == due, (left, right)
-        await adapter.close()
 
-    run(join)
+    use(catalog_owner, join)
 
 
 def test_a_column_that_is_gone_is_not_taken_from_the_scan_outside(catalog_owner, postgres_owner):
@@ -460,9 +450,7 @@ def test_a_column_that_is_gone_is_not_taken_from_the_scan_outside(catalog_owner,
         reader = postgres_owner[1].split("//")[1].split(":")[0]
         connection.execute(f"GRANT SELECT ON lost TO {reader}")
 
-    async def join():
-        adapter = open_adapter(catalog_owner, {})
-        tables = {t.name: t for t in (await adapter.schema()).tables}
+    async def join(adapter, tables):
         with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
             connection.execute("ALTER TABLE lost DROP COLUMN a")
         inner = Scan(tables["lost"], (), (Comparison("a", "=", "1", "integer"),))
@@ -470,10 +458,9 @@ def test_a_column_that_is_gone_is_not_taken_from_the_scan_outside(catalog_owner,
                      semi_joins=(SemiJoin("id", "id", inner),))  # fmt: skip
         with pytest.raises(OwnerError) as caught:
             await rows_of(adapter, query)
-        await adapter.close()
         return caught.value.kind
 
-    assert run(join) is OwnerErrorKind.SCHEMA_CHANGED
+    assert use(catalog_owner, join) is OwnerErrorKind.SCHEMA_CHANGED
 
 
 def test_uses_indexes_for_a_semi_join(catalog_owner, collated, postgres_owner):
@@ -513,15 +500,12 @@ def test_finds_keys_of_every_format(catalog_owner, postgres_owner, column, type_
             f"INSERT INTO every_type ({', '.join(values)}) VALUES ({', '.join(values.values())})"
         )
 
-    async def find():
-        adapter = open_adapter(catalog_owner, {})
-        table = next(t for t in (await adapter.schema()).tables if t.name == "every_type")
+    async def find(adapter, tables):
+        table = tables["every_type"]
         query = Scan(table, table.columns, key_filters=(KeyFilter(column, type_, tuple(keys)),))
-        found = await rows_of(adapter, query)
-        await adapter.close()
-        return found
+        return await rows_of(adapter, query)
 
-    assert len(run(find)) == due
+    assert len(use(catalog_owner, find)) == due
 
 
 def test_tests_a_composite_for_null_as_the_text_it_is_published_as(catalog_owner, postgres_owner):
@@ -529,15 +513,12 @@ def test_tests_a_composite_for_null_as_the_text_it_is_published_as(catalog_owner
         connection.execute("TRUNCATE every_type")
         connection.execute("INSERT INTO every_type (cheap, both_) VALUES (1, ROW(NULL, NULL))")
 
-    async def find():
-        adapter = open_adapter(catalog_owner, {})
-        table = next(t for t in (await adapter.schema()).tables if t.name == "every_type")
+    async def find(adapter, tables):
+        table = tables["every_type"]
         query = Scan(table, (table.column("both_"),), (NullTest("both_", negated=True),))
-        found = await rows_of(adapter, query)
-        await adapter.close()
-        return found
+        return await rows_of(adapter, query)
 
-    assert run(find) == [(b"(,)",)]
+    assert use(catalog_owner, find) == [(b"(,)",)]
 
 
 # --- whole statements ---------------------------------------------------------------------------
@@ -570,22 +551,16 @@ def test_tests_a_composite_for_null_as_the_text_it_is_published_as(catalog_owner
     ],
 )  # fmt: skip
 def test_takes_a_statement_only_if_it_means_the_same(catalog_owner, text, taken):
-    async def ask():
-        adapter = open_adapter(catalog_owner, {})
-        schema = await adapter.schema()
-        used = tuple(t for t in schema.tables if t.name in ("every_type", "keyed"))
-        verdict = adapter.supports_statement(Statement(text, used, (Output("c", "integer"),)))
-        await adapter.close()
-        return verdict
+    async def ask(adapter, tables):
+        used = tuple(t for t in tables.values() if t.name in ("every_type", "keyed"))
+        return adapter.supports_statement(Statement(text, used, (Output("c", "integer"),)))
 
-    assert run(ask) is taken
+    assert use(catalog_owner, ask) is taken
 
 
 def test_keeps_the_order_and_the_types_of_a_statement(catalog_owner):
-    async def ask():
-        adapter = open_adapter(catalog_owner, {})
-        schema = await adapter.schema()
-        keyed = next(t for t in schema.tables if t.name == "keyed")
+    async def ask(adapter, tables):
+        keyed = tables["keyed"]
         statement = Statement(
             'SELECT "id" % 7, count(*), sum("id"), max("id")::text FROM "public"."keyed"'
             " GROUP BY 1 ORDER BY 3 DESC, 1 -- no more",
@@ -595,11 +570,9 @@ def test_keeps_the_order_and_the_types_of_a_statement(catalog_owner):
             limit=3,
         )  # fmt: skip
         assert adapter.supports_statement(statement)
-        found = await rows_of(adapter, statement)
-        await adapter.close()
-        return found
+        return await rows_of(adapter, statement)
 
-    found = run(ask)
+    found = use(catalog_owner, ask)
     sums = {r: sum(n for n in range(1, 501) if n % 7 == r) for r in range(7)}
     order = sorted(range(7), key=lambda r: (-sums[r], r))[:3]
     assert [struct.unpack("!h", row[0])[0] for row in found] == order
@@ -609,17 +582,14 @@ def test_keeps_the_order_and_the_types_of_a_statement(catalog_owner):
 
 
 def test_wide_rows_come_in_smaller_batches(catalog_owner):
-    async def ask():
-        adapter = open_adapter(catalog_owner, {})
+    async def ask(adapter, _tables):
         text = "SELECT repeat('x', 10000), NULL::int4 FROM generate_series(1, 7000)"
         statement = Statement(text, (), (Output("wide", "text"), Output("none", "integer")))
         async with adapter.snapshot(20) as snapshot:
             batches = snapshot.run(Authorized(statement, ledger_entry=1))
-            counts = [batch.rows async for batch in batches]
-        await adapter.close()
-        return counts
+            return [batch.rows async for batch in batches]
 
-    first, *others = run(ask)
+    first, *others = use(catalog_owner, ask)
     assert first == BATCH_ROWS
     assert sum(others) == 7000 - BATCH_ROWS
     assert max(others) <= BATCH_BYTES / 10_000
@@ -630,15 +600,13 @@ def test_few_rows_of_a_table_with_wide_ones_are_held_at_once(postgres_owner):
     conninfo, url = postgres_owner
     keys = tuple(struct.pack("!i", key) for key in range(1, 501))
 
-    async def ask():
-        adapter = open_adapter(url, {})
-        table = next(t for t in (await adapter.schema()).tables if t.name == "documents")
+    async def ask(adapter, tables):
+        table = tables["documents"]
         found = Scan(table, table.columns, (), (KeyFilter("id", "integer", keys),))
         counts = []
         async with adapter.snapshot(20) as snapshot:
             for query in (Scan(table, table.columns), found, Scan(table, table.columns[:1])):
                 counts.append([b.rows async for b in snapshot.run(Authorized(query, 1))])
-        await adapter.close()
         return counts
 
     with psycopg.connect(conninfo, autocommit=True) as connection:
@@ -650,7 +618,7 @@ def test_few_rows_of_a_table_with_wide_ones_are_held_at_once(postgres_owner):
         )
         connection.execute("ANALYZE documents; GRANT SELECT ON documents TO PUBLIC")
         try:
-            all_, found, numbers = run(ask)
+            all_, found, numbers = use(url, ask)
         finally:
             connection.execute("DROP TABLE documents")
     assert (sum(all_), sum(found), sum(numbers)) == (20_000, 500, 20_000)
@@ -664,9 +632,8 @@ def test_workers_share_a_query_with_few_groups(postgres_owner):
     """Fetched some rows at a time, as everything else is, a query gets none."""
     conninfo, url = postgres_owner
 
-    async def ask():
-        adapter = open_adapter(url, {})
-        table = next(t for t in (await adapter.schema()).tables if t.name == "scanned")
+    async def ask(adapter, tables):
+        table = tables["scanned"]
         number = Output("n", "integer")
         processes = Statement(
             'SELECT "g", min(public.process("id")), max(public.process("id"))'
@@ -686,7 +653,6 @@ def test_workers_share_a_query_with_few_groups(postgres_owner):
                 batches = [batch async for batch in snapshot.run(Authorized(query, 1))]
                 rows.append([row for batch in batches for row in zip(*batch.columns, strict=True)])
             counts = [batch.rows async for batch in snapshot.run(Authorized(many, 1))]
-        await adapter.close()
         return *rows, counts
 
     with psycopg.connect(conninfo, autocommit=True) as connection:
@@ -700,7 +666,7 @@ def test_workers_share_a_query_with_few_groups(postgres_owner):
         )
         connection.execute("ANALYZE scanned; GRANT SELECT ON scanned TO PUBLIC")
         try:
-            groups, ((leader,),), counts = run(ask)
+            groups, ((leader,),), counts = use(url, ask)
         finally:
             connection.execute("DROP TABLE scanned; DROP FUNCTION process")
     assert len(groups) == 7
@@ -768,13 +734,11 @@ def test_rows_of_many_keys_come_whole_however_many_each_finds(postgres_owner, ea
     conninfo, url = postgres_owner
     keys = tuple(struct.pack("!i", key) for key in range(1, 401))
 
-    async def ask():
-        adapter = open_adapter(url, {})
-        table = next(t for t in (await adapter.schema()).tables if t.name == "found")
+    async def ask(adapter, tables):
+        table = tables["found"]
         scan = Scan(table, table.columns, (), (KeyFilter("k", "integer", keys),), limit=100_000)
         found = await rows_of(adapter, scan)
         few = await rows_of(adapter, replace(scan, limit=7))
-        await adapter.close()
         return found, few
 
     with psycopg.connect(conninfo, autocommit=True) as connection:
@@ -786,7 +750,7 @@ def test_rows_of_many_keys_come_whole_however_many_each_finds(postgres_owner, ea
         )
         connection.execute("GRANT SELECT ON found TO PUBLIC")
         try:
-            found, few = run(ask)
+            found, few = use(url, ask)
         finally:
             connection.execute("DROP TABLE found")
     due = Counter(
@@ -841,16 +805,14 @@ def test_says_that_a_password_is_wrong_without_saying_it(catalog_owner):
 
 
 def test_gives_up_waiting_for_a_connection_at_the_deadline(catalog_owner):
-    async def ask():
-        adapter = open_adapter(catalog_owner, {"pool_size": "1"})
+    async def ask(adapter, _tables):
         async with adapter.snapshot(10):
             with pytest.raises(OwnerError) as caught:
                 async with adapter.snapshot(0.2):
                     pass
-        await adapter.close()
         return caught.value.kind
 
-    assert run(ask) is OwnerErrorKind.TIMEOUT
+    assert use(catalog_owner, ask, {"pool_size": "1"}) is OwnerErrorKind.TIMEOUT
 
 
 async def hang_up(adapter, query, connection):
@@ -865,23 +827,19 @@ async def hang_up(adapter, query, connection):
 
 
 def test_recovers_when_the_owner_hangs_up(catalog_owner, postgres_owner):
-    async def ask():
-        adapter = open_adapter(catalog_owner, {"pool_size": "1"})
-        table = next(t for t in (await adapter.schema()).tables if t.name == "keyed")
+    async def ask(adapter, tables):
+        table = tables["keyed"]
         query = Authorized(Scan(table, table.columns[:1]), 1)
         with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
             error = await hang_up(adapter, query, connection)
         found = await rows_of(adapter, query.query)
-        await adapter.close()
         return error.kind, len(found)
 
-    assert run(ask) == (OwnerErrorKind.UNREACHABLE, 500)
+    assert use(catalog_owner, ask, {"pool_size": "1"}) == (OwnerErrorKind.UNREACHABLE, 500)
 
 
 def test_leaves_nothing_behind_in_a_connection(catalog_owner):
-    async def ask():
-        adapter = open_adapter(catalog_owner, {"pool_size": "1"})
-        await adapter.schema()
+    async def ask(adapter, _tables):
         change = Statement(
             "SELECT set_config('search_path', 'public', false)"
             " || set_config('default_transaction_read_only', 'off', false)"
@@ -894,11 +852,9 @@ def test_leaves_nothing_behind_in_a_connection(catalog_owner):
             " || current_setting('application_name') || ' ' || current_setting('TimeZone')",
             (), (Output("c", "text"),),
         )  # fmt: skip
-        found = await rows_of(adapter, look)
-        await adapter.close()
-        return found
+        return await rows_of(adapter, look)
 
-    assert run(ask) == [(b"pg_catalog on oar UTC",)]
+    assert use(catalog_owner, ask, {"pool_size": "1"}) == [(b"pg_catalog on oar UTC",)]
 
 
 @pytest.mark.parametrize("keys", [0, 400])

@@ -33,11 +33,7 @@ class PostgresOwner:
             self._create(table)
 
     def _create(self, table):
-        columns = ", ".join(
-            f'"{column.name}" {TYPES[column.kind]}'
-            + (" PRIMARY KEY" if number == 0 else " NOT NULL" if column.not_null else "")
-            for number, column in enumerate(table.columns)
-        )
+        columns = table.declarations(TYPES)
         self.connection.execute(f'CREATE TABLE "{table.name}" ({columns})')
         with self.connection.cursor().copy(f'COPY "{table.name}" FROM STDIN') as copy:
             for row in table.rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
 import sqlite3
@@ -26,9 +25,9 @@ from oar_adapters.interface import (
     SemiJoin,
     Statement,
 )
-from oar_adapters.registry import open_adapter
 from oar_adapters.sqlite import BATCH_BYTES
-from oar_adapters.testing.samples import decode
+from oar_adapters.testing.conformance import running
+from oar_adapters.testing.conformance.running import use
 
 EXACT, SUPERSET, NONE = Agreement.EXACT, Agreement.SUPERSET, Agreement.NONE
 
@@ -40,26 +39,12 @@ def execute(path, script):
 
 
 def run(path, function, **options):
-    async def call():
-        adapter = open_adapter(f"sqlite:///{path}", options)
-        try:
-            schema = await adapter.schema()
-            return await function(adapter, {table.name: table for table in schema.tables})
-        finally:
-            await adapter.close()
-
-    return asyncio.run(call())
+    return use(f"sqlite:///{path}", function, options)
 
 
 async def rows_of(adapter, query):
-    described = query.columns if isinstance(query, Scan) else query.outputs
     async with adapter.snapshot(20) as snapshot:
-        batches = [batch async for batch in snapshot.run(Authorized(query, 1))]
-    return [
-        tuple(decode(c.type, cell) for c, cell in zip(described, row, strict=True))
-        for batch in batches
-        for row in zip(*batch.columns, strict=True)
-    ]
+        return await running.rows_of(snapshot, query)
 
 
 def test_wide_rows_come_in_smaller_batches(tmp_path):

@@ -48,11 +48,7 @@ class SqliteOwner:
         )
 
     def _create(self, table):
-        columns = ", ".join(
-            f'"{column.name}" {TYPES[column.kind]}'
-            + (" PRIMARY KEY" if number == 0 else " NOT NULL" if column.not_null else "")
-            for number, column in enumerate(table.columns)
-        )
+        columns = table.declarations(TYPES)
         self._execute(f'CREATE TABLE "{table.name}" ({columns})')
         marks = ", ".join("?" * len(table.columns))
         with sqlite3.connect(self.path) as connection:

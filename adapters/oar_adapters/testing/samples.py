@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Literal
@@ -63,6 +63,14 @@ class SampleTable:
     name: str
     columns: tuple[SampleColumn, ...]
     rows: tuple[Row, ...]
+
+    def declarations(self, types: Mapping[Kind, str]) -> str:
+        """Write the columns for CREATE TABLE, each kind as the owner's type for it."""
+        return ", ".join(
+            f"{column.name} {types[column.kind]}"
+            + (" PRIMARY KEY" if number == 0 else " NOT NULL" if column.not_null else "")
+            for number, column in enumerate(self.columns)
+        )
 
     def kind(self, name: str) -> Kind:
         """Return the kind of a column. Raises ``KeyError``."""

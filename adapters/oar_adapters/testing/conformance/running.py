@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Final, Protocol, TypeVar
 
 from oar_adapters.authorized import Authorized
@@ -106,9 +107,9 @@ class SampleOwner(Protocol):
 
 
 @asynccontextmanager
-async def opened(owner: SampleOwner) -> AsyncIterator[Adapter]:
-    """Open an adapter of the owner through the registry, and close it twice."""
-    adapter = open_adapter(owner.url, owner.options)
+async def opened(url: str, options: Mapping[str, str]) -> AsyncIterator[Adapter]:
+    """Open an adapter through the registry, and close it twice."""
+    adapter = open_adapter(url, options)
     try:
         yield adapter
     finally:
@@ -116,11 +117,26 @@ async def opened(owner: SampleOwner) -> AsyncIterator[Adapter]:
         await adapter.close()
 
 
+def use(
+    url: str,
+    function: Callable[[Adapter, Mapping[str, Table]], Awaitable[T]],
+    options: Mapping[str, str] = MappingProxyType({}),
+) -> T:
+    """Run a function with an adapter and the tables it publishes, by name."""
+
+    async def run() -> T:
+        async with opened(url, options) as adapter:
+            published = await adapter.schema()
+            return await function(adapter, {table.name: table for table in published.tables})
+
+    return asyncio.run(run())
+
+
 def with_adapter(owner: SampleOwner, function: Callable[[Adapter], Awaitable[T]]) -> T:
     """Run a function with an adapter of its own."""
 
     async def run() -> T:
-        async with opened(owner) as adapter:
+        async with opened(owner.url, owner.options) as adapter:
             return await function(adapter)
 
     return asyncio.run(run())
