@@ -16,14 +16,15 @@ from typing import Final
 
 from oar_adapters.interface import Output, Packed, Partial, base_type, is_binary
 
-from oar_proxy import sqltree
 from oar_proxy.errors import FeatureNotSupported, LimitExceeded
 from oar_proxy.expansion import Values
 from oar_proxy.federation import Copied, Execution, HubReader, Parameter
 from oar_proxy.memory import Account
 from oar_proxy.plan import Plan
 from oar_proxy.run import WHOLE, Gathered, Rows
-from oar_proxy.sqltree import Edit, ast, enums, quote_identifier, quote_literal
+from oar_proxy.sql.parse import parse
+from oar_proxy.sql.text import Edit, quote_identifier, quote_literal, splice
+from oar_proxy.sql.tree import ast, enums, option_word, row_by_row
 from oar_proxy.statement import FederatedStatement, Occurrence
 
 _ELEMENTS: Final[dict[str, tuple[int, int]]] = {
@@ -83,7 +84,7 @@ async def answer(
         if number not in written:
             written[number] = _occurrence_rows(occurrence, gathered.of(number), binder)
         edits.append(occurrence.relation.replace(written[number]))
-    sql = sqltree.splice(statement.parsed.text, edits)
+    sql = splice(statement.parsed.text, edits)
     execution = Execution(sql, tuple(binder.parameters), client_parameters > 0)
     return await _in_text(execution, client_parameters + 1, statement, link, account)
 
@@ -123,10 +124,10 @@ class OneOwnersAnswer:
             return None
         options = {option.defname: option.arg for option in node.options or ()}
         given = options.get("format")
-        named = sqltree.option_word(options["header"]) if "header" in options else "off"
+        named = option_word(options["header"]) if "header" in options else "off"
         return Copied(
             header=named not in ("false", "off", "0"),
-            binary=sqltree.option_word(given) == "binary",
+            binary=option_word(given) == "binary",
         )
 
     @property
@@ -148,7 +149,7 @@ class OneOwnersAnswer:
             assert self._table is not None
             sql = f"INSERT INTO pg_temp.{quote_identifier(self._table)} {query}"
         else:
-            sql = sqltree.splice(self.statement.parsed.text, [Edit(self.start, self.end, query)])
+            sql = splice(self.statement.parsed.text, [Edit(self.start, self.end, query)])
         self._begun = True
         execution = Execution(sql, tuple(binder.parameters), self.client_parameters > 0)
         execution = await _in_text(execution, first, self.statement, self.link, self.account)
@@ -175,7 +176,7 @@ def one_owners_answer(
     scan = plan.steps[0].scan
     held = statement.others or statement.calls or scan.distinct or scan.counted
     columns = {column.name for column in occurrence.table.columns}
-    if held or not sqltree.row_by_row(statement.parsed.node, columns):
+    if held or not row_by_row(statement.parsed.node, columns):
         return None
     query = partial(_row_by_row, statement, extent)
     number = occurrence.number
@@ -192,7 +193,7 @@ def _row_by_row(
         occurrence.relation.replace(_occurrence_rows(occurrence, rows, binder)),
     ]
     inside = [Edit(e.start - start, e.end - start, e.replacement) for e in edits]
-    return sqltree.splice(statement.parsed.text[start:end], inside)
+    return splice(statement.parsed.text[start:end], inside)
 
 
 def explanation(lines: Sequence[str], as_json: str | None) -> Execution:
@@ -381,7 +382,7 @@ async def _in_text(
     edits: list[Edit] = []
     literals: dict[int, str] = {}
     written = 0
-    for number, start, end in sqltree.parse(sql)[0].parameters:
+    for number, start, end in parse(sql)[0].parameters:
         if number not in literals:
             # One at a time: what is sent is gone from here before the next one's text is.
             asked = (parameters[number - first],)
@@ -392,4 +393,4 @@ async def _in_text(
             written += 3 * len(cell)
             literals[number] = quote_literal(cell.decode())
         edits.append(Edit(start, end, literals[number]))
-    return Execution(sqltree.splice(sql, edits), (), False, written)
+    return Execution(splice(sql, edits), (), False, written)

@@ -23,7 +23,7 @@ from oar_proxy.hub.planreading import Origin, Reading
 from oar_proxy.plan import Plan
 from oar_proxy.pushdown import Whole, whole_statement
 from oar_proxy.sessionstate import MEANING, SessionState
-from oar_proxy.sqltree import Edit, quote_identifier, splice
+from oar_proxy.sql.text import Edit, quote_identifier, splice
 from oar_proxy.statement import FederatedStatement
 from oar_proxy.units import Unit, as_table, units, with_tables
 

@@ -30,9 +30,8 @@ from oar_adapters.interface import (
     base_type,
 )
 
-from oar_proxy import sqltree
 from oar_proxy.catalog import PublishedTable
-from oar_proxy.sqltree import ast
+from oar_proxy.sql.tree import ast, children
 from oar_proxy.statement import FederatedStatement, Occurrence
 
 _NEEDED: Final[dict[str, frozenset[PartialFunction]]] = {
@@ -264,7 +263,7 @@ class _Reader:
             self._called(node)
             if selected and self._aggregate(node, scope):
                 return
-        for child in sqltree.children(node):
+        for child in children(node):
             self.visit(child, scope, selected=selected)
 
     def _select(self, node: Any, outer: _Scope) -> None:

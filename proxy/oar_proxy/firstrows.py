@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from oar_adapters.interface import SortKey
 
-from oar_proxy import sqltree
-from oar_proxy.sqltree import ast, enums
+from oar_proxy.sql.tree import ast, calls_plainly, children, enums, most_rows, skipped_rows
 
 _NOTHING_ELSE: Final = (
     "distinctClause",
@@ -55,7 +54,7 @@ def first_rows(statement: Any, columns: Mapping[str, Collection[str]]) -> FirstR
     if not isinstance(query, ast.SelectStmt) or any(getattr(query, n) for n in _NOTHING_ELSE):
         return None
     sources: Any = query.fromClause
-    limit, offset = sqltree.most_rows(query), sqltree.skipped_rows(query)
+    limit, offset = most_rows(query), skipped_rows(query)
     relation = _preserved(sources)
     if limit is None or offset is None or relation is None:
         return None
@@ -114,7 +113,7 @@ def _may_give_sets(query: Any, columns: Mapping[str, Collection[str]]) -> bool:
             known = isinstance(name, ast.A_Star) or name.sval in columns.get(relation.sval, ())
             if not known:
                 return True
-        waiting.extend(sqltree.children(node))
+        waiting.extend(children(node))
     return _counts(query)
 
 
@@ -122,13 +121,13 @@ def _is_plain(condition: Any) -> bool:
     """Tell whether a condition has no subquery: that may become a join, which the scan is below."""
     if isinstance(condition, ast.SubLink):
         return False
-    return all(map(_is_plain, sqltree.children(condition)))
+    return all(map(_is_plain, children(condition)))
 
 
 def _counts(query: Any) -> bool:
     """Tell whether ``count(*)`` stands in the outputs themselves."""
     return any(
-        sqltree.calls_plainly(item, ("count",))
+        calls_plainly(item, ("count",))
         for item in (*(query.targetList or ()), *(query.sortClause or ()))
     )
 

@@ -20,7 +20,7 @@ import structlog
 from oar_adapters.interface import Adapter
 
 from oar_proxy import answer as answers
-from oar_proxy import explain, sqltree
+from oar_proxy import explain
 from oar_proxy.answer import OneOwnersAnswer
 from oar_proxy.catalog import Catalog
 from oar_proxy.compile import Compiler, meaning
@@ -44,7 +44,18 @@ from oar_proxy.question import Question
 from oar_proxy.run import Gathered, OwnerSlots, Rows, run
 from oar_proxy.sessionstate import SessionState
 from oar_proxy.settings import Limits
-from oar_proxy.sqltree import Edit, ast, quote_identifier, quote_literal
+from oar_proxy.sql.parse import comment_question, parse
+from oar_proxy.sql.text import (
+    Edit,
+    SyntaxFault,
+    argument_list,
+    execute_extent,
+    prepared_query,
+    quote_identifier,
+    quote_literal,
+    splice,
+)
+from oar_proxy.sql.tree import ast, option_word
 from oar_proxy.statement import (
     FederatedStatement,
     derived_call,
@@ -129,12 +140,12 @@ class Pipeline:
 
     def split(self, text: str) -> Sequence[Piece] | None:
         """See `Federation.split`."""
-        question = sqltree.comment_question(text)
+        question = comment_question(text)
         if question is not None:
             return (Piece(f"SELECT * FROM oar_ask({quote_literal(question)})", True),)
         try:
-            statements = sqltree.parse(text)
-        except sqltree.SyntaxFault:
+            statements = parse(text)
+        except SyntaxFault:
             return None
         return tuple(Piece(s.text, self.suspect(s.text.encode())) for s in statements)
 
@@ -143,12 +154,12 @@ class Pipeline:
     ) -> Prepared | None:
         """See `Federation.prepare`. Parameter types matter to the hub alone."""
         del parameter_oids
-        question = sqltree.comment_question(text)
+        question = comment_question(text)
         if question is not None:
             text = f"SELECT * FROM oar_ask({quote_literal(question)})"
         try:
-            parsed = sqltree.parse(text)
-        except sqltree.SyntaxFault:
+            parsed = parse(text)
+        except SyntaxFault:
             return None
         if len(parsed) != 1:
             return None
@@ -205,7 +216,7 @@ class Pipeline:
             async def check(sql: str) -> str | None:
                 try:
                     guarded = await guard_text(sql, link, self.catalog)
-                except sqltree.SyntaxFault as fault:
+                except SyntaxFault as fault:
                     return str(fault)
                 return await self._planner.check(guarded, settings)
 
@@ -250,7 +261,7 @@ class Pipeline:
             else:
                 body = answers.explanation_query(await self._explain_text(argument, link))
             edits.append(derived_call(call, body))
-        text = sqltree.splice(statement.parsed.text, edits)
+        text = splice(statement.parsed.text, edits)
         recognised = await recognise(text, link, self.catalog, draft)
         if recognised is None or recognised.statement is None:
             return Execution(text)
@@ -260,8 +271,8 @@ class Pipeline:
     async def _explain_text(self, text: str, link: HubLink) -> list[str]:
         """The plan of a statement or a question; no owner is asked."""
         try:
-            is_statement = bool(sqltree.parse(text))
-        except sqltree.SyntaxFault:
+            is_statement = bool(parse(text))
+        except SyntaxFault:
             is_statement = False
         if not is_statement:
             text = f"SELECT * FROM oar_ask({quote_literal(text)})"
@@ -291,17 +302,17 @@ class Pipeline:
 
     async def _inline_execute(self, text: str, link: HubLink) -> Prepared | None:
         """Put what is prepared under the name now, with its arguments, in the place of EXECUTE."""
-        node = _executed(sqltree.parse(text)[0].node)
+        node = _executed(parse(text)[0].node)
         named = await self._named_body(node, link)
         if named is None:
             return None
         body, types = named
         arguments = await self._argument_texts(text, node, types, link)
-        inlined = sqltree.splice(
+        inlined = splice(
             body,
             [
                 Edit(start, end, arguments[number - 1])
-                for number, start, end in sqltree.parse(body)[0].parameters
+                for number, start, end in parse(body)[0].parameters
             ],
         )
         carried = _carry(text, inlined)
@@ -322,7 +333,7 @@ class Pipeline:
                 f'wrong number of parameters for prepared statement "{node.name}"',
                 detail=f"Expected {len(types)} parameters but got {len(given)}.",
             )
-        listed = sqltree.argument_list(text)
+        listed = argument_list(text)
         rows = await link.query(
             "SELECT "
             + ", ".join(
@@ -359,7 +370,7 @@ class Pipeline:
 
     async def _check_select(self, prepared: Prepared, link: HubLink) -> None:
         """Have the hub check the privileges of a SELECT whose guard it never had in hand."""
-        if sqltree.parse(prepared.guard_sql)[0].kind == "SelectStmt":
+        if parse(prepared.guard_sql)[0].kind == "SelectStmt":
             await link.check(prepared.guard_sql)
 
     async def _check_privileges(
@@ -370,7 +381,7 @@ class Pipeline:
         parameters: Sequence[Parameter],
     ) -> None:
         """Have the hub check privileges: for a utility statement it does when it is too late."""
-        guard = sqltree.parse(guard_sql)[0]
+        guard = parse(guard_sql)[0]
         if guard.query_extent is not None:
             start, end = guard.query_extent
             await link.check(guard.text[start:end], [p.oid for p in parameters])
@@ -578,7 +589,7 @@ def _explain_options(node: Any) -> _ExplainOptions | None:
         return None
     analyze, form = False, "text"
     for option in node.options or ():
-        value = sqltree.option_word(option.arg)
+        value = option_word(option.arg)
         if option.defname == "analyze":
             analyze = value not in ("off", "false", "0")
         elif option.defname == "format":
@@ -607,9 +618,9 @@ def _executed(node: Any) -> Any | None:
 
 def _prepared_body(statement: str) -> str:
     """The query of ``PREPARE name (types) AS query``; a protocol-level statement is its own."""
-    parsed = sqltree.parse(statement)
+    parsed = parse(statement)
     if len(parsed) == 1 and parsed[0].kind == "PrepareStmt":
-        return sqltree.prepared_query(parsed[0].text)
+        return prepared_query(parsed[0].text)
     return statement
 
 
@@ -641,7 +652,7 @@ def _exact_text(cell: bytes, kind: str) -> str:
 
 def _carry(text: str, query: str) -> str:
     """Put the query where the EXECUTE stood."""
-    start, end = sqltree.execute_extent(text)
+    start, end = execute_extent(text)
     return text[:start] + query + text[end:]
 
 

@@ -24,7 +24,7 @@ from oar_adapters.interface import (
     Statement,
 )
 
-from oar_proxy import counting, sqltree
+from oar_proxy import counting
 from oar_proxy import predicate as predicates
 from oar_proxy.catalog import Holder
 from oar_proxy.counting import Counted
@@ -39,7 +39,7 @@ from oar_proxy.offer import Chosen, Local, Offers, Relayed
 from oar_proxy.order import Alternative, Ordered, order
 from oar_proxy.pushdown import Whole
 from oar_proxy.route import Route, RouteKind, route
-from oar_proxy.sqltree import preview_rows
+from oar_proxy.sql.tree import preview_rows, relation_positions, subqueries
 from oar_proxy.statement import FederatedStatement
 
 
@@ -441,14 +441,14 @@ def subquery_columns(statement: FederatedStatement) -> planreading.SubqueryColum
     def inside(node: Any) -> frozenset[int]:
         return frozenset(
             number
-            for position in sqltree.relation_positions(node)
+            for position in relation_positions(node)
             for start, end, number in numbers
             if start <= position < end
         )
 
     candidates = [
         (alias, inside(query), columns)
-        for alias, query, columns in sqltree.subqueries(statement.parsed.node)
+        for alias, query, columns in subqueries(statement.parsed.node)
     ]
 
     def columns_of(alias: str, scanned: frozenset[int]) -> Sequence[str] | None:

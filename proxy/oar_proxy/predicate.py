@@ -21,9 +21,9 @@ from oar_adapters.interface import (
     base_type,
 )
 
-from oar_proxy import sqltree
 from oar_proxy.catalog import PublishedTable
-from oar_proxy.sqltree import ast, enums
+from oar_proxy.sql.parse import parse_expression
+from oar_proxy.sql.tree import ast, enums
 
 _TYPE_NAMES: Final = {
     "int2": "smallint",
@@ -107,7 +107,7 @@ def read(
     ``exact_floats`` is false where floats were printed with fewer digits than tell them apart
     (``extra_float_digits`` below 1): a literal may then be another number than the hub compares.
     """
-    predicate = _read(sqltree.parse_expression(text), table, alias)
+    predicate = _read(parse_expression(text), table, alias)
     if not exact_floats and predicate is not None and _has_float(predicate):
         return None
     return predicate

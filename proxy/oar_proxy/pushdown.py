@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from oar_adapters.interface import Agreement, Capabilities, Column, Table, base_type
 
-from oar_proxy import sqltree
 from oar_proxy.predicate import family
 from oar_proxy.sessionstate import SessionState
-from oar_proxy.sqltree import Edit, ast, enums, quote_identifier
+from oar_proxy.sql.text import Edit, quote_identifier, splice
+from oar_proxy.sql.tree import ast, children, enums
 from oar_proxy.statement import FederatedStatement, Occurrence
 
 _NODES: Final = frozenset(
@@ -187,7 +187,7 @@ def whole_query(
     ]
     return Whole(
         owner=owner,
-        sql=sqltree.splice(statement.parsed.text[start:end], inside),
+        sql=splice(statement.parsed.text[start:end], inside),
         tables=tuple(_used_part(o) for o in occurrences),
         start=start,
         end=end,
@@ -275,7 +275,7 @@ def _orders(node: Any) -> bool:
         here = node.kind in _BETWEEN or node.name[-1].sval in _ORDERING
     elif isinstance(node, ast.FuncCall):
         here = node.funcname[-1].sval in ("min", "max")
-    return here or any(map(_orders, sqltree.children(node)))
+    return here or any(map(_orders, children(node)))
 
 
 def _makes_text(node: Any, *, alone: bool) -> bool:
@@ -296,7 +296,7 @@ def _makes_text(node: Any, *, alone: bool) -> bool:
     if isinstance(node, ast.FuncCall) and node.funcname[-1].sval in _TO_TEXT:
         return True
     if isinstance(node, ast.FuncCall) and node.funcname[-1].sval in _OF_TIME:
-        return any(_makes_text(child, alone=False) for child in sqltree.children(node))
+        return any(_makes_text(child, alone=False) for child in children(node))
     beside: Sequence[Any] = ()
     if isinstance(node, ast.A_Expr) and node.name[-1].sval != "||":
         beside = [node.lexpr, *(node.rexpr if isinstance(node.rexpr, tuple) else (node.rexpr,))]
@@ -310,9 +310,9 @@ def _makes_text(node: Any, *, alone: bool) -> bool:
             return any(_makes_text(each, alone=True) for each in tested) or any(
                 _makes_text(each, alone=False) for each in beside
             )
-        return any(_makes_text(child, alone=True) for child in sqltree.children(node))
+        return any(_makes_text(child, alone=True) for child in children(node))
     inside = not any(isinstance(each, ast.ColumnRef) for each in beside)
-    return any(_makes_text(child, alone=inside) for child in sqltree.children(node))
+    return any(_makes_text(child, alone=inside) for child in children(node))
 
 
 _TO_TEXT: Final = frozenset({"md5", "to_hex"})
@@ -333,7 +333,7 @@ def _unlisted(root: Any, can: Capabilities) -> str | None:
             reason = _unlisted_node(node, can)
             if reason is not None:
                 return reason
-            waiting.extend(sqltree.children(node))
+            waiting.extend(children(node))
     return None
 
 

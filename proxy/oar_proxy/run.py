@@ -58,7 +58,7 @@ from oar_proxy.keys import all_keys, distinct_keys, widened_keys
 from oar_proxy.ledger import SUCCESS, Ask, StepOutcome
 from oar_proxy.memory import Account
 from oar_proxy.plan import Plan, Step, bound_scan, key_filter
-from oar_proxy.sqltree import most_rows
+from oar_proxy.sql.tree import most_rows
 
 if TYPE_CHECKING:
     from oar_adapters.authorized import Authorized

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from oar_proxy import sqltree
 from oar_proxy.catalog import Catalog, PublishedTable
 from oar_proxy.drafters import Draft
 from oar_proxy.errors import (
@@ -23,7 +22,9 @@ from oar_proxy.errors import (
 )
 from oar_proxy.federation import HubReader
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
-from oar_proxy.sqltree import Call, Edit, Parsed, Relation, quote_identifier, quote_literal
+from oar_proxy.sql.parse import Call, Parsed, Relation, parse
+from oar_proxy.sql.text import Edit, quote_identifier, quote_literal, splice
+from oar_proxy.sql.tree import grouped_selects, range_names, repeated_relations
 
 MAX_VIEW_DEPTH: Final = 16
 """Views on views are expanded this deep; PostgreSQL itself refuses cycles."""
@@ -171,7 +172,7 @@ async def guard_text(text: str, link: HubReader, catalog: Catalog) -> str:
 
 
 def _parse_one(text: str) -> Parsed:
-    statements = sqltree.parse(text)
+    statements = parse(text)
     if len(statements) != 1:
         raise InternalError("a piece of a query string holds more than one statement")
     return statements[0]
@@ -212,7 +213,7 @@ def _refuse_two_of_a_name(parsed: Parsed, occurrences: Sequence[Occurrence]) -> 
     if not qualified:
         return
     ends = {o.relation.start: o.relation.end for o in occurrences}
-    for name, position in sqltree.range_names(parsed.node):
+    for name, position in range_names(parsed.node):
         for schema, table in qualified:
             places = own[schema, table]
             ours = position is not None and any(p <= position < ends[p] for p in places)
@@ -251,7 +252,7 @@ async def _draft_questions(
         assert answer.sql is not None
         drafts.append(answer)
         edits.append(derived_call(call, answer.sql))
-    return _parse_one(sqltree.splice(parsed.text, edits)), drafts
+    return _parse_one(splice(parsed.text, edits)), drafts
 
 
 def derived_call(call: Call, sql: str) -> Edit:
@@ -277,7 +278,7 @@ async def _for_guards(
     state, resolved = await _look(link, _names(parsed))
     edits = _dependent_columns(parsed, resolved, catalog)
     if edits:
-        parsed = _parse_one(sqltree.splice(parsed.text, edits))
+        parsed = _parse_one(splice(parsed.text, edits))
     return parsed, state, resolved
 
 
@@ -292,7 +293,7 @@ def _dependent_columns(parsed: Parsed, resolved: _Resolved, catalog: Catalog) ->
     the guard is a view. The groups stay the same, also where an outer join makes the key NULL.
     """
     edits: list[Edit] = []
-    for grouped, positions in sqltree.grouped_selects(parsed.node):
+    for grouped, positions in grouped_selects(parsed.node):
         # By position: a CTE may bear the name of a table.
         for relation in parsed.relations:
             if not any(relation.start <= position < relation.end for position in positions):
@@ -339,7 +340,7 @@ async def _expand_views(
         expandable = parsed.kind not in ("PrepareStmt", "ViewStmt")
         if not edits or not expandable:
             return parsed, state, resolved
-        parsed = _parse_one(sqltree.splice(parsed.text, edits))
+        parsed = _parse_one(splice(parsed.text, edits))
         state, resolved = await _look(link, _names(parsed))
     raise LimitExceeded(f"views are nested more than {MAX_VIEW_DEPTH} deep")
 
@@ -368,7 +369,7 @@ def _sort_relations(
     """Tell published relations from those of the hub, of which ``others`` are known."""
     occurrences: list[Occurrence] = []
     rest: list[OtherRelation] = []
-    repeated = sqltree.repeated_relations(parsed.node)
+    repeated = repeated_relations(parsed.node)
     repeated |= {first: first for first in repeated.values()}
     shared: dict[int, int] = {}
     for relation in parsed.relations:

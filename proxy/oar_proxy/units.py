@@ -21,12 +21,13 @@ from oar_adapters.interface import (
     base_type,
 )
 
-from oar_proxy import sqltree
 from oar_proxy.catalog import Holder, PublishedColumn, PublishedTable
 from oar_proxy.hub.planreading import Origin
 from oar_proxy.predicate import family
 from oar_proxy.pushdown import Whole, whole_query
-from oar_proxy.sqltree import Edit, ast, enums, quote_identifier
+from oar_proxy.sql.parse import parse
+from oar_proxy.sql.text import Edit, bracketed_queries, quote_identifier, splice
+from oar_proxy.sql.tree import ast, calls_plainly, enums, most_rows, picks
 from oar_proxy.statement import FederatedStatement, Occurrence
 
 _NAME: Final = "oar subquery"
@@ -60,13 +61,13 @@ def units(
     text = statement.parsed.text
     if _NAME in text:
         return
-    for start, end in sqltree.bracketed_queries(text):
+    for start, end in bracketed_queries(text):
         inside = tuple(o for o in statement.occurrences if start <= o.relation.start < end)
         if not inside or any(start <= x.relation.start < end for x in statement.others):
             continue
         if any(start <= call.start < end for call in statement.calls):
             continue
-        parsed = sqltree.parse(text[start:end])
+        parsed = parse(text[start:end])
         node = parsed[0].node if len(parsed) == 1 else None
         if not isinstance(node, ast.SelectStmt) or parsed[0].locks_rows:
             continue
@@ -95,7 +96,7 @@ def _is_worth_it(node: Any, can: Capabilities) -> bool:
 
 
 def _aggregates(node: Any, can: Capabilities) -> bool:
-    return any(sqltree.calls_plainly(target, can.aggregates) for target in node.targetList or ())
+    return any(calls_plainly(target, can.aggregates) for target in node.targetList or ())
 
 
 def as_table(
@@ -135,7 +136,7 @@ def as_table(
         columns=tuple(columns),
         source_name="t",
         row_estimate=_row_estimate(unit, can),
-        derived=Derived(query.sql, query.tables, tuple(traced), not sqltree.picks(unit.node)),
+        derived=Derived(query.sql, query.tables, tuple(traced), not picks(unit.node)),
     )
     return PublishedTable(
         schema=unit.occurrences[0].table.schema,
@@ -148,7 +149,7 @@ def as_table(
 
 def _row_estimate(unit: Unit, can: Capabilities) -> float:
     node = unit.node
-    most = sqltree.most_rows(node)
+    most = most_rows(node)
     if most is not None:
         return float(max(most, 1))
     held = max(o.table.row_estimate for o in unit.occurrences)
@@ -167,4 +168,4 @@ def with_tables(
         for u, _ in found
     ]
     tables = {names[unit.text]: table for unit, table in found}
-    return statement.with_text(sqltree.splice(statement.parsed.text, edits), tables)
+    return statement.with_text(splice(statement.parsed.text, edits), tables)

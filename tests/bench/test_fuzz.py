@@ -30,7 +30,7 @@ from oar_bench.fuzz.world import (
 from oar_bench.result import Result
 from oar_bench.work import work_directory
 from oar_policies.parse import parse_policy
-from oar_proxy import sqltree
+from oar_proxy.sql.parse import parse
 from typer.testing import CliRunner
 
 WORLDS = [random_world(Random(n), f"fuzz_{n}") for n in range(30)]
@@ -102,7 +102,7 @@ def test_statements_parse_and_repeat_with_their_seed():
         for turn in range(20):
             case = random_case(Random(f"{number}/{turn}"), world)
             assert case == random_case(Random(f"{number}/{turn}"), world)
-            (parsed,) = sqltree.parse(case.sql)
+            (parsed,) = parse(case.sql)
             used = {number for number, _, _ in parsed.parameters}
             assert used == set(range(1, len(case.arguments[0]) + 1))
             assert case.tables

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oar_proxy import sqltree
-from oar_proxy.sqltree import ast, enums
+from oar_proxy.sql.parse import parse_expression
+from oar_proxy.sql.text import conjuncts
+from oar_proxy.sql.tree import ast, enums
 
 Node = Mapping[str, Any]
 Reference = tuple[str, str]
@@ -200,7 +201,7 @@ class _PlanReader:
         if occurrence is not None:
             if occurrence in self.conditions:
                 self.repeated.add(occurrence)
-            filters = sqltree.conjuncts(node["Filter"]) if "Filter" in node else []
+            filters = conjuncts(node["Filter"]) if "Filter" in node else []
             self.conditions.setdefault(occurrence, []).extend(filters)
             if mixed:
                 self.mixed.add(occurrence)
@@ -262,7 +263,7 @@ class _PlanReader:
 
     def _correlations(self, occurrence: int, texts: Sequence[str]) -> Iterator[KeyEdge]:
         for text in texts:
-            pair = _equality(sqltree.parse_expression(text))
+            pair = _equality(parse_expression(text))
             if pair is None:
                 continue
             for near, far in (pair, pair[::-1]):
@@ -434,7 +435,7 @@ def _partitioned_by(node: Node, reference: Reference) -> bool:
     if window is None:  # PostgreSQL before 18 does not print it
         return False
     match = re.search(r"AS \((.*)\)\s*$", window, re.DOTALL)
-    parsed = sqltree.parse_expression(f"count(*) OVER ({match[1]})") if match else None
+    parsed = parse_expression(f"count(*) OVER ({match[1]})") if match else None
     if not isinstance(parsed, ast.FuncCall) or parsed.over is None:
         return False
     return any(_column(item) == reference for item in parsed.over.partitionClause or ())
@@ -442,8 +443,8 @@ def _partitioned_by(node: Node, reference: Reference) -> bool:
 
 def _equalities(join: Node) -> Iterator[tuple[Reference, Reference]]:
     condition = join.get("Hash Cond")
-    for text in sqltree.conjuncts(condition) if condition else ():
-        pair = _equality(sqltree.parse_expression(text))
+    for text in conjuncts(condition) if condition else ():
+        pair = _equality(parse_expression(text))
         if pair is not None:
             yield pair
 

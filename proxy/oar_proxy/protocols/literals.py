@@ -16,7 +16,9 @@ from typing import Any, Final
 from oar_adapters.interface import Table
 
 from oar_proxy.gate import BoundEdge, KeyEdge, KeyOrigin
-from oar_proxy.sqltree import Parsed, ast, children, identifiers
+from oar_proxy.sql.parse import Parsed
+from oar_proxy.sql.text import identifiers
+from oar_proxy.sql.tree import ast, children
 
 MIN_PART: Final = 4
 """Characters of a value that is looked for inside of a constant, and of a constant that is looked

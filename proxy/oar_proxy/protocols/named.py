@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from oar_proxy import sqltree
 from oar_proxy.catalog import Catalog, TableName
 from oar_proxy.cover import Cover, cover
 from oar_proxy.drafters.model import ChatModel, UnusableReply, parse_reply
@@ -27,6 +26,8 @@ from oar_proxy.protocols.fanout import FanOut
 from oar_proxy.protocols.owners import OwnerQueries
 from oar_proxy.protocols.relay import Relay
 from oar_proxy.route import Route, RouteKind, route
+from oar_proxy.sql.parse import parse
+from oar_proxy.sql.text import SyntaxFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +149,8 @@ def _cover(draft: str | None, catalog: Catalog) -> Cover[TableName]:
     if draft is None:
         return cover((), {})
     try:
-        statements = sqltree.parse(draft)
-    except sqltree.SyntaxFault:
+        statements = parse(draft)
+    except SyntaxFault:
         return Cover(None, (), ())
     holders = {key: table.owners for key, table in catalog.tables.items()}
     tables: list[TableName] = []

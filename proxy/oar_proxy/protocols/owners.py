@@ -26,7 +26,6 @@ from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from oar_proxy import answer as answers
-from oar_proxy import sqltree
 from oar_proxy.catalog import Catalog
 from oar_proxy.compile import Compiler, meaning
 from oar_proxy.drafters import Draft
@@ -51,7 +50,9 @@ from oar_proxy.question import Question
 from oar_proxy.run import OwnerSlots, run
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.settings import Limits
-from oar_proxy.sqltree import Parsed
+from oar_proxy.sql.parse import Parsed, parse
+from oar_proxy.sql.text import SyntaxFault, without_comments
+from oar_proxy.sql.tree import function_names, most_rows
 from oar_proxy.statement import FederatedStatement, guard_text, recognise
 
 log = structlog.get_logger(__name__)
@@ -344,8 +345,8 @@ def _own_query(text: str, catalog: Catalog, owner: str) -> Parsed:
     if 'u&"' in text.lower():
         raise FeatureNotSupported("names are written without Unicode escapes")
     try:
-        statements = sqltree.parse(sqltree.without_comments(text))
-    except sqltree.SyntaxFault as fault:
+        statements = parse(without_comments(text))
+    except SyntaxFault as fault:
         raise FeatureNotSupported(str(fault)) from None
     if len(statements) != 1:
         raise FeatureNotSupported("a query is exactly one statement")
@@ -366,14 +367,14 @@ def _own_query(text: str, catalog: Catalog, owner: str) -> Parsed:
 
 def _bounded(parsed: Parsed, rows: int) -> Parsed:
     """Have the query end one row past those that are taken."""
-    most = sqltree.most_rows(parsed.node)
+    most = most_rows(parsed.node)
     if most is not None and most <= rows:
         return parsed
     if parsed.node.limitCount is None:
         text = f"{parsed.text}\nLIMIT {rows + 1}"
     else:
         text = f"SELECT * FROM (\n{parsed.text}\n) AS limited LIMIT {rows + 1}"
-    return sqltree.parse(text)[0]
+    return parse(text)[0]
 
 
 # --- the hub's part ---------------------------------------------------------------------------
@@ -418,7 +419,7 @@ class _HubSession:
 
     async def unsafe_functions(self, parsed: Parsed) -> str:
         """Name the functions in a query that are not known to have no effect."""
-        called, attributes = sqltree.function_names(parsed.node)
+        called, attributes = function_names(parsed.node)
         names = sorted(called | attributes)
         if not names:
             return ""

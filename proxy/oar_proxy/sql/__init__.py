@@ -1,0 +1,7 @@
+"""SQL of the hub's dialect, read with PostgreSQL's own parser (libpg_query, by way of pglast).
+
+No other package uses pglast. :mod:`~oar_proxy.sql.text` has the text and its tokens,
+:mod:`~oar_proxy.sql.tree` answers questions about a parse tree, and :mod:`~oar_proxy.sql.parse`
+finds what matters in a statement with the place where each stands. Rewriting is splicing text, so
+that everything else reaches the hub as the client wrote it.
+"""

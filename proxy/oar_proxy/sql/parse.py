@@ -1,0 +1,501 @@
+"""Parsing a query string, and finding in each statement what it refers to, and where.
+
+That is relations, calls of ours, parameters and names of columns.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import pglast
+from pglast.parser import ParseError, Token, scan
+
+from oar_proxy.sql.text import Edit, SyntaxFault, query_extent, quote_identifier
+from oar_proxy.sql.tree import ast, children, collates_otherwise, direct_relations, enums
+
+CallName = Literal["oar_ask", "oar_ask_json", "oar_explain"]
+_CALLS: dict[str, CallName] = {
+    "oar_ask": "oar_ask",
+    "oar_ask_json": "oar_ask_json",
+    "oar_explain": "oar_explain",
+}
+_CALL_SCHEMAS = (None, "public", "oar")
+_COMMENT_QUESTION = re.compile(
+    r"/\*\s*oar:\s*(?P<block>.*?)\s*\*/|--\s*oar:\s*(?P<line>[^\n]*?)\s*(?:\n|$)",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+MAX_REMEMBERED: Final = 16_384
+"""Characters of a text whose tree is kept: 512 of them are a few megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A name in FROM (or as a join or USING source) that no CTE of the statement explains.
+
+    ``start``/``end`` delimit the name in the text, with what has to go together with it. ``whole``:
+    every column may be used. ``command``: it stands in ``TABLE name``.
+    """
+
+    schema: str | None
+    name: str
+    alias: str | None
+    start: int
+    end: int
+    whole: bool
+    command: bool = False
+
+    def replace(self, query: str) -> Edit:
+        """Put a derived table in the place of the name."""
+        lead = "SELECT * FROM " if self.command else ""
+        name = "" if self.alias is not None else f" AS {quote_identifier(self.name)}"
+        return Edit(self.start, self.end, f"{lead}(\n{query}\n){name}")
+
+    @property
+    def reference(self) -> str:
+        """What the statement calls it."""
+        return self.alias or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of one of our functions. ``argument`` is the literal, ``parameter`` its number."""
+
+    name: CallName
+    argument: str | None
+    parameter: int | None
+    start: int
+    end: int
+    place: Literal["from", "select", "elsewhere"]
+    alias: str | None = None
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """One statement and what it refers to."""
+
+    text: str
+    node: Any = field(repr=False)
+    relations: tuple[Relation, ...] = ()
+    targets: tuple[Relation, ...] = ()
+    """Relations the statement would write to."""
+    calls: tuple[Call, ...] = ()
+    parameters: tuple[tuple[int, int, int], ...] = ()
+    """(number, start, end) of each ``$n``."""
+    column_names: frozenset[str] = frozenset()
+    attributes: frozenset[tuple[str, str]] = frozenset()
+    """Qualifier and name of each column: where no column has the name, ``t.f`` is ``f(t)``."""
+    qualified: tuple[tuple[str, str, int, int], ...] = ()
+    """(schema, table, start, end) of each schema before a column: ``public.`` in ``public.t.a``."""
+    locks_rows: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The node's name, such as ``SelectStmt``."""
+        return type(self.node).__name__
+
+    @cached_property
+    def query_extent(self) -> tuple[int, int] | None:
+        """Where the SELECT of the statement stands, None when it has no single one to point at."""
+        return query_extent(self.node, self.text)
+
+    @cached_property
+    def collates_otherwise(self) -> bool:
+        """Whether some COLLATE in it may compare text other than by its code points."""
+        return collates_otherwise(self.node)
+
+
+def parse(text: str) -> tuple[Parsed, ...]:
+    """Parse a query string. Raises :class:`SyntaxFault`.
+
+    Each statement has its own text, without the semicolon. The stages parse one text several
+    times over, and clients send the same ones again: short texts are remembered.
+    """
+    return _parse_again(text) if len(text) <= MAX_REMEMBERED else _parse(text)
+
+
+def _parse(text: str) -> tuple[Parsed, ...]:
+    if "\0" in text:
+        raise SyntaxFault("a NUL character ends a text of PostgreSQL's")
+    try:
+        return _read(text)
+    except ParseError as error:
+        raise SyntaxFault(str(error)) from error
+    except RecursionError as error:
+        # Thousands of nested operators: the hub may take them, and its guards stand behind it.
+        raise SyntaxFault("nested too deeply") from error
+
+
+def _read(text: str) -> tuple[Parsed, ...]:
+    statements = pglast.parse_sql(text)
+    if len(statements) == 1 and ";" not in text:
+        return (_describe(text, statements[0].stmt),)
+    parsed = []
+    for raw in statements:
+        start = raw.stmt_location
+        piece = text[start : start + raw.stmt_len] if raw.stmt_len else text[start:]
+        parsed.append(_describe(piece, pglast.parse_sql(piece)[0].stmt))
+    return tuple(parsed)
+
+
+_parse_again = functools.lru_cache(maxsize=512)(_parse)
+
+
+def parse_expression(text: str) -> Any | None:
+    """Parse one expression as EXPLAIN prints it; None where that is not SQL (``(SubPlan 1)``)."""
+    try:
+        statement = pglast.parse_sql(f"SELECT {text}")[0].stmt
+    except (ParseError, RecursionError):
+        return None
+    if len(statement.targetList or ()) != 1 or statement.fromClause:
+        return None
+    return statement.targetList[0].val
+
+
+def comment_question(text: str) -> str | None:
+    """Return the question of a string that says nothing but ``/* oar: question */``.
+
+    An empty target list (``SELECT /* oar: … */``) says nothing either.
+    """
+    match = _COMMENT_QUESTION.search(text)
+    if match is None:
+        return None
+    try:
+        statements = pglast.parse_sql(text)
+    except (ParseError, RecursionError):
+        return None
+    if len(statements) > 1:
+        return None
+    if statements:
+        node = statements[0].stmt
+        if not isinstance(node, ast.SelectStmt) or _selects_anything(node):
+            return None
+    question = match["block"] if match["block"] is not None else match["line"]
+    return str(question)
+
+
+def _selects_anything(node: Any) -> bool:
+    return any(
+        getattr(node, name)
+        for name in ("targetList", "fromClause", "whereClause", "valuesLists", "larg", "withClause")
+    )
+
+
+_SOURCES = (ast.InsertStmt, ast.UpdateStmt, ast.DeleteStmt, ast.MergeStmt)
+_WITH = (ast.SelectStmt, *_SOURCES)
+
+
+@dataclass
+class _Reader:
+    text: str
+    tokens: list[Token]
+    relations: list[tuple[Any, bool]] = field(default_factory=list)
+    targets: list[Any] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    parameters: list[tuple[int, int, int]] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    references: set[str] = field(default_factory=set)
+    attributes: set[tuple[str, str]] = field(default_factory=set)
+    starred: set[int] = field(default_factory=set)
+    qualified: list[tuple[str, str, int, int]] = field(default_factory=list)
+    everything: bool = False
+    locks_rows: bool = False
+
+    def token_at(self, position: int) -> int:
+        low, high = 0, len(self.tokens)
+        while low < high:
+            middle = (low + high) // 2
+            if self.tokens[middle].start < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def name_extent(self, position: int) -> tuple[int, int]:
+        """Delimit a possibly qualified name, with the ONLY or ``*`` around it."""
+        first = last = self.token_at(position)
+        while (
+            last + 2 < len(self.tokens)
+            and self.tokens[last + 1].name == "ASCII_46"
+            and self.tokens[last + 1].start < self.tokens[last + 2].start
+        ):
+            last += 2
+        if last + 1 < len(self.tokens) and self.tokens[last + 1].name == "ASCII_42":
+            last += 1
+        if first and self.tokens[first - 1].name == "ONLY":
+            first -= 1
+        elif (
+            first > 1
+            and self.tokens[first - 1].name == "ASCII_40"
+            and self.tokens[first - 2].name == "ONLY"
+        ):
+            first, last = first - 2, last + 1
+        return self.tokens[first].start, self.tokens[last].end + 1
+
+    def call_extent(self, position: int) -> tuple[int, int]:
+        index = self.token_at(position)
+        start = self.tokens[index].start
+        depth = 0
+        while True:
+            name = self.tokens[index].name
+            if name == "ASCII_40":
+                depth += 1
+            elif name == "ASCII_41":
+                depth -= 1
+                if depth == 0:
+                    return start, self.tokens[index].end + 1
+            index += 1
+
+    def visit(self, node: Any, ctes: frozenset[str]) -> None:
+        if node is None or isinstance(node, (str, int, bool, float)):
+            return
+        if isinstance(node, tuple):
+            for item in node:
+                self.visit(item, ctes)
+            return
+        if not isinstance(node, ast.Node):
+            return
+        if isinstance(node, _WITH):
+            ctes = self._with(node.withClause, ctes)
+        handler = _HANDLERS.get(type(node))
+        if handler is not None:
+            handler(self, node, ctes)
+            return
+        for child in children(node):
+            self.visit(child, ctes)
+
+    def _with(self, clause: Any, ctes: frozenset[str]) -> frozenset[str]:
+        if clause is None:
+            return ctes
+        if clause.recursive:
+            ctes = ctes | {cte.ctename for cte in clause.ctes}
+        for cte in clause.ctes:
+            self.visit(cte.ctequery, ctes)
+            ctes = ctes | {cte.ctename}
+        return ctes
+
+    def select(self, node: Any, ctes: frozenset[str]) -> None:
+        self._select(node, ctes, exists=False)
+
+    def _select(self, node: Any, ctes: frozenset[str], *, exists: bool) -> None:
+        sole = _sole_call(node)
+        for target in node.targetList or ():
+            value = target.val
+            if isinstance(value, ast.ColumnRef) and isinstance(value.fields[-1], ast.A_Star):
+                if exists:
+                    continue
+                if len(value.fields) == 1:
+                    self.starred.update(map(id, direct_relations(node.fromClause)))
+                else:
+                    self.references.add(value.fields[-2].sval)
+                    self.prefix(value)
+            elif value is sole and sole is not None:
+                self.call(sole, "select", None, ctes)
+            else:
+                self.visit(value, ctes)
+        if node.lockingClause:
+            self.locks_rows = True
+        for name in node:
+            if name not in ("targetList", "withClause", "lockingClause"):
+                self.visit(getattr(node, name), ctes)
+
+    def sublink(self, node: Any, ctes: frozenset[str]) -> None:
+        self.visit(node.testexpr, ctes)
+        inner = node.subselect
+        exists = node.subLinkType == enums.SubLinkType.EXISTS_SUBLINK
+        if exists and isinstance(inner, ast.SelectStmt):
+            self._select(inner, self._with(inner.withClause, ctes), exists=True)
+        else:
+            self.visit(inner, ctes)
+
+    def change(self, node: Any, ctes: frozenset[str]) -> None:
+        self.targets.append(node.relation)
+        for name in node:
+            if name not in ("relation", "withClause"):
+                self.visit(getattr(node, name), ctes)
+
+    def range_variable(self, node: Any, ctes: frozenset[str]) -> None:
+        if node.schemaname is None and node.relname in ctes:
+            return
+        self.relations.append((node, node.alias is not None and bool(node.alias.colnames)))
+
+    def column(self, node: Any, ctes: frozenset[str]) -> None:
+        del ctes
+        fields = node.fields
+        self.prefix(node)
+        if isinstance(fields[-1], ast.A_Star):
+            # A star outside a target list: RETURNING *, count((t.*)), a row constructor.
+            if len(fields) == 1:
+                self.everything = True
+            else:
+                self.references.add(fields[-2].sval)
+            return
+        self.names.update(part.sval for part in fields)
+        if len(fields) == 1:
+            self.references.add(fields[0].sval)
+        else:
+            self.attributes.add((fields[-2].sval, fields[-1].sval))
+
+    def prefix(self, node: Any) -> None:
+        """Remember where a column is qualified by schema: an alias has none."""
+        if len(node.fields) == 3:
+            token = self.token_at(node.location)
+            start, end = self.tokens[token].start, self.tokens[token + 2].start
+            self.qualified.append((node.fields[0].sval, node.fields[1].sval, start, end))
+
+    def indirection(self, node: Any, ctes: frozenset[str]) -> None:
+        self.names.update(
+            part.sval for part in node.indirection or () if isinstance(part, ast.String)
+        )
+        self.visit(node.arg, ctes)
+        self.visit(node.indirection, ctes)
+
+    def join(self, node: Any, ctes: frozenset[str]) -> None:
+        if node.isNatural or node.alias is not None:
+            # The alias may be used as a row, or with a star.
+            self.starred.update(map(id, direct_relations((node,))))
+        self.names.update(name.sval for name in node.usingClause or ())
+        self.visit(node.larg, ctes)
+        self.visit(node.rarg, ctes)
+        self.visit(node.quals, ctes)
+
+    def range_function(self, node: Any, ctes: frozenset[str]) -> None:
+        functions: Any = node.functions or ()
+        if len(functions) == 1:
+            function = functions[0][0]
+            plain = not (node.is_rowsfrom or node.ordinality or node.coldeflist)
+            if isinstance(function, ast.FuncCall) and _call_name(function) is not None:
+                alias = node.alias.aliasname if node.alias else None
+                self.call(function, "from" if plain else "elsewhere", alias, ctes)
+                return
+        for child in children(node):
+            self.visit(child, ctes)
+
+    def function(self, node: Any, ctes: frozenset[str]) -> None:
+        if _call_name(node) is not None:
+            self.call(node, "elsewhere", None, ctes)
+            return
+        for child in children(node):
+            self.visit(child, ctes)
+
+    def call(
+        self,
+        node: Any,
+        place: Literal["from", "select", "elsewhere"],
+        alias: str | None,
+        ctes: frozenset[str],
+    ) -> None:
+        name = _call_name(node)
+        assert name is not None
+        literal, parameter = None, None
+        if len(node.args or ()) == 1:
+            argument = node.args[0]
+            while isinstance(argument, ast.TypeCast):
+                argument = argument.arg
+            if isinstance(argument, ast.A_Const) and isinstance(argument.val, ast.String):
+                literal = argument.val.sval
+            elif isinstance(argument, ast.ParamRef):
+                parameter = argument.number
+        start, end = self.call_extent(node.location)
+        self.calls.append(Call(name, literal, parameter, start, end, place, alias))
+        self.visit(node.args, ctes)
+
+    def parameter(self, node: Any, ctes: frozenset[str]) -> None:
+        del ctes
+        token = self.tokens[self.token_at(node.location)]
+        self.parameters.append((node.number, token.start, token.end + 1))
+
+    def into(self, node: Any, ctes: frozenset[str]) -> None:
+        """The relation of SELECT INTO or CREATE TABLE AS is new, not read."""
+
+    def relation(self, node: Any, renamed: bool) -> Relation:
+        start, end = self.name_extent(node.location)
+        before = self.token_at(start) - 1
+        command = before >= 0 and self.tokens[before].name == "TABLE"
+        if command:
+            start = self.tokens[before].start
+        alias = node.alias.aliasname if node.alias else None
+        whole = (
+            self.everything
+            or renamed
+            or id(node) in self.starred
+            or (alias or node.relname) in self.references
+        )
+        return Relation(node.schemaname, node.relname, alias, start, end, whole, command)
+
+
+_HANDLERS: dict[type, Any] = {
+    ast.SelectStmt: _Reader.select,
+    ast.SubLink: _Reader.sublink,
+    ast.InsertStmt: _Reader.change,
+    ast.UpdateStmt: _Reader.change,
+    ast.DeleteStmt: _Reader.change,
+    ast.MergeStmt: _Reader.change,
+    ast.RangeVar: _Reader.range_variable,
+    ast.ColumnRef: _Reader.column,
+    ast.A_Indirection: _Reader.indirection,
+    ast.JoinExpr: _Reader.join,
+    ast.RangeFunction: _Reader.range_function,
+    ast.FuncCall: _Reader.function,
+    ast.ParamRef: _Reader.parameter,
+    ast.IntoClause: _Reader.into,
+}
+
+_CARRIERS = (
+    ast.SelectStmt,
+    *_SOURCES,
+    ast.CopyStmt,
+    ast.DeclareCursorStmt,
+    ast.CreateTableAsStmt,
+    ast.ExplainStmt,
+    ast.PrepareStmt,
+    ast.ExecuteStmt,
+    ast.ViewStmt,
+)
+"""Statement forms that can hold a query; the hub judges every other form by itself."""
+
+
+def _describe(text: str, node: Any) -> Parsed:
+    if not isinstance(node, _CARRIERS):
+        return Parsed(text, node)
+    reader = _Reader(text, list(scan(text)))
+    if isinstance(node, (ast.CopyStmt, ast.ViewStmt)):
+        reader.visit(node.query, frozenset())
+    else:
+        reader.visit(node, frozenset())
+    return Parsed(
+        text=text,
+        node=node,
+        relations=tuple(reader.relation(rel, renamed) for rel, renamed in reader.relations),
+        targets=tuple(reader.relation(rel, False) for rel in reader.targets),
+        calls=tuple(reader.calls),
+        parameters=tuple(reader.parameters),
+        column_names=frozenset(reader.names),
+        attributes=frozenset(reader.attributes),
+        qualified=tuple(reader.qualified),
+        locks_rows=reader.locks_rows,
+    )
+
+
+def _call_name(node: Any) -> CallName | None:
+    parts = [part.sval for part in node.funcname]
+    schema = parts[-2] if len(parts) > 1 else None
+    if schema not in _CALL_SCHEMAS:
+        return None
+    return _CALLS.get(parts[-1])
+
+
+def _sole_call(node: Any) -> Any | None:
+    """The call in ``SELECT oar_ask('…')`` where nothing else is selected from anywhere."""
+    targets: Any = node.targetList or ()
+    if len(targets) != 1 or node.fromClause or node.whereClause or node.groupClause:
+        return None
+    target = targets[0]
+    if target.name is None and isinstance(target.val, ast.FuncCall) and _call_name(target.val):
+        return target.val
+    return None
