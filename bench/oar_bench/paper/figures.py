@@ -20,8 +20,8 @@ Unit = Literal["count", "%", "points", "calls", "tokens", "seconds", "USD", "tim
 
 _FORMS: Final[dict[Unit, str]] = {
     "count": ".0f",
-    "%": ".1f",
-    "points": "+.1f",
+    "%": "z.1f",
+    "points": "+z.1f",
     "calls": ".1f",
     "tokens": ".0f",
     "seconds": ".1f",
@@ -124,7 +124,6 @@ def records(tables: Iterable[Table]) -> Iterator[Record]:
         for row in table.rows:
             for column, one in zip(table.columns, row.figures, strict=True):
                 if one is not None:
-                    digits = _MONEY_DIGITS if column.unit == "USD" else _DIGITS
                     yield Record(
                         table.name,
                         row.setting,
@@ -132,9 +131,9 @@ def records(tables: Iterable[Table]) -> Iterator[Record]:
                         column.group,
                         column.name,
                         column.unit,
-                        round(one.value, digits),
-                        None if one.low is None else round(one.low, digits),
-                        None if one.high is None else round(one.high, digits),
+                        _rounded(one.value, column.unit),
+                        None if one.low is None else _rounded(one.low, column.unit),
+                        None if one.high is None else _rounded(one.high, column.unit),
                         one.marks,
                     )
 
@@ -185,11 +184,16 @@ def _title(table: Table) -> str:
 
 
 def _shown(one: Figure, unit: Unit) -> str:
-    value = f"{one.value:{_FORMS[unit]}}{one.marks}"
+    """Write a figure as of its record, so that a half is rounded the same way in both."""
+    value = f"{_rounded(one.value, unit):{_FORMS[unit]}}{one.marks}"
     if one.low is None or one.high is None:
         return value
-    form = _FORMS[unit].lstrip("+")
-    return f"{value} [{one.low:{form}}, {one.high:{form}}]"
+    low, high = (f"{_rounded(end, unit):{_FORMS[unit].lstrip('+')}}" for end in (one.low, one.high))
+    return f"{value} [{low}, {high}]"
+
+
+def _rounded(value: float, unit: Unit) -> float:
+    return round(value, _MONEY_DIGITS if unit == "USD" else _DIGITS)
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:

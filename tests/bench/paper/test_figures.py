@@ -54,6 +54,21 @@ m        relay      10.2"""
     )
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (-0.04, "+0.0"),
+        (0.04, "+0.0"),
+        (61.25 + 1e-13, "+61.2"),
+        (61.2501, "+61.3"),
+        (-2.06, "-2.1"),
+    ],
+)
+def test_a_half_is_rounded_as_in_the_records_and_zero_has_one_sign(value, shown):
+    table = Table("t", "t", (Column("d", "points"),), (Row("m", (Figure(value),)),))
+    assert text(table).splitlines()[-1].split() == ["m", shown]
+
+
 def test_records_are_of_four_digits_and_leave_out_what_is_missing():
     assert [(r.setting, r.group, r.column, r.value, r.low, r.high, r.marks) for r in records([TABLE])] == [
         ("bird, m", "", "Qs", 80, None, None, ""),
