@@ -39,7 +39,7 @@ bench: $(STAMP) ## run a benchmark: ARGS="…", see oar bench --help
 	@$(BIN)/oar bench $(ARGS)
 
 # --universal: one lock for every platform and Python version that the package supports. Extra bench
-# is not in it: its wheels are there for some platforms only, and one column of one benchmark.
+# is not in it: DuckDB's wheels are there for some platforms only, and one column of one benchmark.
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' \
 	  --format requirements.txt --quiet

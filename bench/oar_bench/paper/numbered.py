@@ -25,7 +25,16 @@ from oar_bench.paper.comparison import (
     per_cent,
 )
 from oar_bench.paper.figures import ABOVE, HIGHEST, Column, Figure, Row, Table, estimated, figure
-from oar_bench.paper.routers import FAN_OUT, ORACLE, RELAY, ROUTERS, Case
+from oar_bench.paper.routers import (
+    ASK,
+    DIFFICULTY,
+    FAN_OUT,
+    ORACLE,
+    RELAY,
+    ROUTERS,
+    SELF,
+    Case,
+)
 from oar_bench.paper.routing import outcomes_of, precision_recall
 from oar_bench.paper.runs import Run
 from oar_bench.paper.scoring import Share
@@ -69,10 +78,11 @@ def table_2(settings: Sequence[Setting]) -> Table:
 def _two_tables(setting: Setting) -> tuple[list[str], list[str]]:
     """Return the questions whose reference reads two tables: of one owner, and of two."""
     found: dict[int | None, list[str]] = {1: [], 2: []}
+    holders = setting.holders
     for key, question in setting.questions.items():
         tables = None if question.unanswerable else gold_tables(question)
         if tables is not None and len(tables) == 2:
-            found.setdefault(gold_kappa(question, setting.holders[key]), []).append(key)
+            found.setdefault(gold_kappa(question, holders[key]), []).append(key)
     return found[1], found[2]
 
 
@@ -90,7 +100,7 @@ def table_3(settings: Sequence[Setting]) -> Table:
     """Accuracy of the fixed protocols and the routers."""
     groups: Mapping[str, Ways] = {
         "Fixed protocols": (("Fan-out", FAN_OUT), ("Relay", RELAY), ("Relay+", RELAY_PLUS)),
-        "Other routers": (("Self", "self"), ("Ask", "ask"), ("Difficulty", "difficulty")),
+        "Other routers": (("Self", SELF), ("Ask", ASK), ("Difficulty", DIFFICULTY)),
         "Ownership routing": (("OAR", OAR), ("OAR+", OAR_PLUS)),
         "with our parser": (("OAR", OURS), ("OAR+", OURS_PLUS)),
         "": (("Compiled", COMPILED),),

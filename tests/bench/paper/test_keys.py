@@ -38,6 +38,17 @@ def then(sql, *values, owner="b"):
         (then("SELECT 1 FROM t WHERE k = 42 LIMIT 42", 42), True),
         (then("SELECT 1 FROM t WHERE year = 2012", 2012), False),  # the question has it
         (then("SELECT 1 FROM t WHERE k = 1 AND j = ''", True, None), False),
+        # That the question has it too is said of numbers only.
+        (then("SELECT 1 FROM t WHERE k = 'sold'", "sold"), True),
+        (then("SELECT 1 FROM t WHERE k = -42", -42), True),
+        (then("SELECT 1 FROM t WHERE k = 42.50", 42.5), True),
+        (then("SELECT 1 FROM t WHERE k = 42", 42.0), True),
+        (then("SELECT 1 FROM t WHERE k LIKE '%rec7%'", "rec7"), False),
+        # One of several rows, in a later step than the next.
+        (
+            relay(("a", "SELECT 1", ((1,), (77,))), ("a", "SELECT 2", ((3,),)), ("b", "SELECT 77")),
+            True,
+        ),
         # The value comes after the query that has it.
         (relay(("b", "SELECT 1 FROM t WHERE k = 'x'", ()), ("a", "SELECT 1", (("x",),))), False),
         (
