@@ -84,7 +84,8 @@ def draw(table: Table) -> Drawing:
         if len(places) > 1 and names(number) != names(number + 1):
             panel.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     axes[0].set_yticks(
-        range(len(table.rows)), [" ".join((row.setting, row.part)).strip() for row in table.rows]
+        range(len(table.rows)),
+        [": ".join(filter(None, (row.setting, row.part))) for row in table.rows],
     )
     axes[0].set_ylim(len(table.rows) - 0.5, -0.5)
     return drawing

@@ -54,7 +54,7 @@ def test_panels_say_what_they_show():
     assert drawing.get_suptitle() == "a table"
     assert (accuracy.get_title(), accuracy.get_xlabel()) == ("Accuracy", "%")
     assert difference.get_xlabel() == "Diff., points"
-    assert [label.get_text() for label in accuracy.get_yticklabels()] == ["m first", "n"]
+    assert [label.get_text() for label in accuracy.get_yticklabels()] == ["m: first", "n"]
     assert [label.get_text() for label in accuracy.get_legend().get_texts()] == ["FO", "RL"]
     assert difference.get_legend() is None
     # Rows run from the top, as in the text; a difference has a line at zero.
