@@ -26,6 +26,52 @@ from oar_proxy.hub.access import open_hub
 from oar_proxy.hub.users import add_user
 from oar_proxy.settings import HubSettings
 
+CANNOT_RUN = {
+    "no Docker engine answers here: the suite runs without its container": "CI starts no engine",
+    "about what root does": "CI need not be root",
+}
+"""Reasons of skips that are none to fail for, and why."""
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--no-skips",
+        action="store_true",
+        help="fail for every test that is skipped, deselected or expected to fail,"
+        " but for the reasons listed in tests/conftest.py",
+    )
+
+
+def pytest_deselected(items):
+    if items and items[0].config.getoption("--no-skips"):
+        raise pytest.UsageError(f"--no-skips: {len(items)} tests are deselected")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item):
+    return without_skip(item.config, (yield))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report(collector):
+    return without_skip(collector.config, (yield))
+
+
+def without_skip(config, report):
+    """Make a report of a test that did not run, or may fail, one of a failure."""
+    if config.getoption("--no-skips"):
+        why = None
+        if hasattr(report, "wasxfail"):
+            why = f"expected to fail: {report.wasxfail}"
+            del report.wasxfail
+        elif report.skipped:
+            reason = report.longrepr[2].removeprefix("Skipped: ")
+            why = None if reason in CANNOT_RUN else f"skipped: {reason}"
+        if why is not None:
+            report.outcome = "failed"
+            report.longrepr = f"--no-skips: {why}"
+    return report
+
 
 @pytest.fixture(autouse=True)
 def unconfigured_log():

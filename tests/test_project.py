@@ -111,3 +111,83 @@ def test_the_lock_script_is_clean_of_this_machine():
         assert "/" not in "".join(
             line for line in text.splitlines() if not line.lstrip().startswith(("#", "--hash"))
         )
+
+
+LEFT_OUT = """
+import pytest
+
+def test_runs(): pass
+
+def test_skips(): pytest.skip("no such server")
+
+@pytest.mark.skip(reason="about what root does")
+def test_may_skip(): pass
+
+@pytest.fixture
+def server(): pytest.skip("no such program")
+
+def test_asks_for_what_is_not_there(server): pass
+
+@pytest.mark.parametrize("nothing", [])
+def test_of_nothing(nothing): pass
+
+@pytest.mark.xfail(reason="a known fault")
+def test_fails(): assert False
+
+@pytest.mark.xfail(reason="a fault that is mended")
+def test_fails_no_longer(): pass
+"""
+
+
+@pytest.fixture
+def left_out(tmp_path):
+    """Run tests that run, skip and fail below the project's own conftest."""
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib -ra\n")
+    (tmp_path / "test_some.py").write_text(LEFT_OUT)
+    (tmp_path / "test_module.py").write_text("import pytest\npytest.importorskip('nosuch')\n")
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def test_a_run_may_leave_tests_out(left_out):
+    status, said = left_out()
+    assert status == 0, said
+    assert "1 passed, 5 skipped, 1 xfailed, 1 xpassed" in said
+
+
+def test_where_nothing_may_be_skipped_each_test_left_out_fails(left_out):
+    status, said = left_out("--no-skips", "--ignore=test_module.py")
+    assert status == 1, said
+    assert "3 failed, 1 passed, 1 skipped, 2 errors" in said
+    for why in (
+        "skipped: no such server",
+        "skipped: no such program",
+        "skipped: got empty parameter set",
+        "expected to fail: a known fault",
+        "expected to fail: a fault that is mended",
+    ):
+        assert f"--no-skips: {why}" in said
+
+
+def test_where_nothing_may_be_skipped_a_module_left_out_fails(left_out):
+    status, said = left_out("--no-skips", "test_module.py")
+    assert status == 2, said
+    assert "--no-skips: skipped: could not import 'nosuch'" in said
+
+
+def test_where_nothing_may_be_skipped_none_is_deselected(left_out):
+    status, said = left_out("--no-skips", "-k", "test_runs", "test_some.py")
+    assert status == 4, said
+    assert "--no-skips: 6 tests are deselected" in said
+
+
+def test_ci_lets_nothing_be_skipped():
+    assert "make --no-print-directory test ARGS=--no-skips" in (ROOT / ".ci" / "run").read_text()
