@@ -283,9 +283,9 @@ def _load_policies(settings: Settings) -> dict[str, Policy]:
 
 def _drafter(settings: DrafterSettings) -> Drafter:
     if settings.kind == "litellm":
-        from oar_proxy.drafters.model import ModelDrafter
+        from oar_proxy.drafters.model import ChatModel, ModelDrafter
 
-        return ModelDrafter(settings)
+        return ModelDrafter(ChatModel(settings))
     if settings.kind == "replay":
         from oar_proxy.drafters.replay import InvalidRecording, ReplayDrafter
 

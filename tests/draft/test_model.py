@@ -15,7 +15,7 @@ import pytest
 from oar_adapters.interface import Column, OwnerSchema, Table
 from oar_proxy import catalog as catalogs
 from oar_proxy.draft import Draft, DraftStage, Failure, Question
-from oar_proxy.drafters.model import ModelDrafter, parse_reply
+from oar_proxy.drafters.model import ChatModel, ModelDrafter, parse_reply
 from oar_proxy.errors import DrafterUnavailable, NoValidDraft, OarError
 from oar_proxy.settings import DrafterSettings
 
@@ -133,9 +133,8 @@ def serving(*replies: Reply) -> Iterator[Server]:
 
 def drafter(server: Server, **settings: Any) -> ModelDrafter:
     given = {"api_base": server.url, "api_key": "key-of-the-operator", **settings}
-    return ModelDrafter(
-        DrafterSettings(kind="litellm", model="openai/tiny", **given), first_pause=0.01
-    )
+    chosen = DrafterSettings(kind="litellm", model="openai/tiny", **given)
+    return ModelDrafter(ChatModel(chosen, first_pause=0.01))
 
 
 def propose(server: Server, failures: tuple[Failure, ...] = (), **settings: Any) -> Draft:

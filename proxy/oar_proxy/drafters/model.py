@@ -12,8 +12,10 @@ import logging
 import os
 import random
 import re
+import time
 from collections.abc import Sequence
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 from pydantic import BaseModel
 
@@ -36,6 +38,59 @@ class UnusableReply(DrafterUnavailable):
     """The model replied, and the reply is cut off, empty or a refusal: asking again is no help."""
 
 
+_CUT_OFF: Final = "the model's reply was cut off: drafter.max_output_tokens was reached"
+_REFUSED: Final = "the model refused the question"
+_EMPTY: Final = "the model's reply was empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What came of one chat, and what it cost.
+
+    ``fault`` says why the reply is of no use, None where it is; ``text`` is None where the model
+    wrote nothing. Tokens are the provider's count. ``dollars`` is litellm's price, None where it
+    knows none. ``seconds`` are of the clock, over all ``attempts`` and the pauses between them.
+    """
+
+    text: str | None = field(repr=False)
+    fault: str | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+    dollars: float | None = None
+    seconds: float = 0.0
+    attempts: int = 1
+
+    def usable(self) -> str:
+        """Return the text. Raises :class:`UnusableReply` where it is of no use."""
+        if self.fault is not None or self.text is None:
+            raise UnusableReply(
+                self.fault or _EMPTY,
+                hint="raise drafter.max_output_tokens" if self.fault == _CUT_OFF else None,
+            )
+        return self.text
+
+
+class Model(Protocol):
+    """A language model as drafters and protocols use it."""
+
+    @property
+    def name(self) -> str:
+        """Who it is: part of a cache's key."""
+        ...
+
+    async def reply(self, chat: Sequence[Message]) -> str:
+        """Return the reply to a chat, which is asked for as a JSON object.
+
+        Raises ``DrafterUnavailable`` when the model cannot be reached, and
+        :class:`UnusableReply`, which is one, when it refuses or gives no complete reply.
+        """
+        ...
+
+    async def count_tokens(self, text: str) -> int:
+        """Count a text's tokens with one tokenizer, the same for every model."""
+        ...
+
+
 class ChatModel:
     """One configured model: messages in, the text of its reply out."""
 
@@ -54,25 +109,27 @@ class ChatModel:
         return f"litellm:{self._model}"
 
     async def reply(self, chat: Sequence[Message]) -> str:
-        """Return the reply to a chat, which is asked for as a JSON object.
+        """See :class:`Model`."""
+        return (await self.complete(chat)).usable()
 
-        Raises ``DrafterUnavailable`` when the model cannot be reached, and
-        :class:`UnusableReply`, which is one, when it refuses or gives no complete reply.
-        """
+    async def complete(self, chat: Sequence[Message]) -> Completion:
+        """Call the model, and again where a fault may pass. Raises ``DrafterUnavailable``."""
         litellm = await self._litellm()
         request = self._request(litellm, chat)
         pause = self._first_pause
+        started = time.monotonic()
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 async with asyncio.timeout(self._settings.timeout):
                     response = await litellm.acompletion(**request)
-                return _complete_text(response)
+                return _completion(response, time.monotonic() - started, attempt)
             except _passing(litellm) as error:
                 asked = _retry_after(error)
                 if attempt == ATTEMPTS or asked > LONGEST_PAUSE:
                     raise self._unavailable(error) from None
             except litellm.exceptions.ContentPolicyViolationError:
-                raise UnusableReply("the model refused the question") from None
+                seconds = time.monotonic() - started
+                return Completion(None, _REFUSED, seconds=seconds, attempts=attempt)
             except litellm.exceptions.openai.OpenAIError as error:  # the root of litellm's own
                 raise self._unavailable(error) from None
             # Jitter, so that clients stopped by one rate limit do not return together.
@@ -121,11 +178,11 @@ class ChatModel:
 
 
 class ModelDrafter:
-    """Drafts with one configured model."""
+    """Drafts with one model."""
 
-    def __init__(self, settings: DrafterSettings, *, first_pause: float = FIRST_PAUSE) -> None:
-        """See :class:`ChatModel`."""
-        self._model = ChatModel(settings, first_pause=first_pause)
+    def __init__(self, model: Model) -> None:
+        """``model`` writes the drafts."""
+        self._model = model
 
     @property
     def name(self) -> str:
@@ -137,7 +194,7 @@ class ModelDrafter:
     ) -> Draft:
         """Ask the model.
 
-        Raises what :meth:`ChatModel.reply` does, and ``NoValidDraft`` when the reply is not the
+        Raises what :meth:`Model.reply` does, and ``NoValidDraft`` when the reply is not the
         JSON object asked for.
         """
         reply = await self._model.reply(messages(question.normalised, catalog, failures))
@@ -179,19 +236,30 @@ def parse_reply(reply: str) -> Answer:
         ) from None
 
 
-def _complete_text(response: Any) -> str:
+def _completion(response: Any, seconds: float, attempts: int) -> Completion:
     choice = response.choices[0]
-    if choice.finish_reason == "length":
-        raise UnusableReply(
-            "the model's reply was cut off: drafter.max_output_tokens was reached",
-            hint="raise drafter.max_output_tokens",
-        )
-    if choice.finish_reason == "content_filter" or getattr(choice.message, "refusal", None):
-        raise UnusableReply("the model refused the question")
     text = choice.message.content
     if not isinstance(text, str) or not text.strip():
-        raise UnusableReply("the model's reply was empty")
-    return text
+        text = None
+    usage = getattr(response, "usage", None)
+    return Completion(
+        text,
+        _fault(choice, text),
+        getattr(usage, "prompt_tokens", None) or 0,
+        getattr(usage, "completion_tokens", None) or 0,
+        # Nothing is no price: models that litellm has none for may be listed with that.
+        response._hidden_params.get("response_cost") or None,
+        seconds,
+        attempts,
+    )
+
+
+def _fault(choice: Any, text: str | None) -> str | None:
+    if choice.finish_reason == "length":
+        return _CUT_OFF
+    if choice.finish_reason == "content_filter" or getattr(choice.message, "refusal", None):
+        return _REFUSED
+    return None if text is not None else _EMPTY
 
 
 def _import_litellm() -> Any:

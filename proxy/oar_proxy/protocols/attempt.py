@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from pydantic import BaseModel
 
 from oar_proxy.catalog import Catalog
-from oar_proxy.drafters.model import ChatModel, UnusableReply, unfenced
+from oar_proxy.drafters.model import Model, UnusableReply, unfenced
 from oar_proxy.errors import (
     HubConnectionLost,
     InternalError,
@@ -102,7 +102,7 @@ class Attempt:
     """The state of one run: strategies work through it, and it keeps the trace."""
 
     inquiry: Inquiry
-    model: ChatModel
+    model: Model
     owners: Sitting
     calls: list[Call]
     queries: list[OwnerQuery] = field(default_factory=list)
@@ -121,9 +121,9 @@ class Attempt:
             raise Stopped(f"{role}: {error.message}") from None
         self.calls.append(Call(role, chat, reply))
         try:
-            return form.model_validate(json.loads(unfenced(reply), parse_constant=_no_json))
-        except (ValueError, RecursionError):  # of JSON's as of the form's
-            raise Stopped(f"{role}: the reply is not the JSON object it was asked for") from None
+            return read(reply, form)
+        except Stopped as stopped:
+            raise Stopped(f"{role}: {stopped}") from None
 
     async def query(self, owner: str, sql: str, size: Size, *, shown: bool) -> OwnerQuery:
         """Send an owner what a model wrote for it; whatever forbids that becomes the status.
@@ -154,10 +154,9 @@ class Attempt:
         self.queries.append(noted)
         return noted
 
-    def schemas(self, owners: Sequence[str]) -> list[dict[str, str]]:
-        """What owners publish, as a model reads it."""
-        catalog = self.inquiry.catalog
-        return [{"owner": o, "schema": schema_text(catalog.held_by((o,)))} for o in owners]
+    def publishes(self, owner: str) -> bool:
+        """Whether an owner has any table; who has none may still refer to others."""
+        return bool(self.inquiry.catalog.held_by((owner,)).tables)
 
     async def fits(self, entries: Sequence[Mapping[str, Any]], budget: int) -> bool:
         """Tell whether a list of results takes no more tokens than that; what it takes is noted."""
@@ -186,6 +185,20 @@ class Strategy(Protocol):
     async def run(self, attempt: Attempt) -> Verdict:
         """Run to the end. Raises :class:`Stopped` and ``OarError``."""
         ...
+
+
+def schemas(catalog: Catalog, owners: Sequence[str]) -> list[dict[str, str]]:
+    """Return what owners publish, as a model reads it; who publishes nothing is left out."""
+    texts = ((owner, schema_text(catalog.held_by((owner,)))) for owner in owners)
+    return [{"owner": owner, "schema": text} for owner, text in texts if text]
+
+
+def read(reply: str, form: type[ReplyT]) -> ReplyT:
+    """Read a reply that has to be one JSON object of a form. Raises :class:`Stopped`."""
+    try:
+        return form.model_validate(json.loads(unfenced(reply), parse_constant=_no_json))
+    except (ValueError, RecursionError):  # of JSON's as of the form's
+        raise Stopped("the reply is not the JSON object it was asked for") from None
 
 
 def _no_json(constant: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from oar_proxy.protocols import prompts
-from oar_proxy.protocols.attempt import Attempt, OwnerQuery, Verdict
+from oar_proxy.protocols.attempt import Attempt, OwnerQuery, Verdict, schemas
 from oar_proxy.protocols.owners import Size
 
 SIZE: Final = Size(rows=100, size=8_000)
@@ -47,10 +47,12 @@ class FanOut:
 
 
 async def _part(attempt: Attempt, owner: str) -> OwnerQuery:
+    if not attempt.publishes(owner):
+        return attempt.note(owner, NO_TABLE)
     refusal = attempt.owners.refusal(owner)
     if refusal is not None:
         return attempt.note(owner, refusal)
-    material = {"schema": attempt.schemas((owner,))[0]["schema"]}
+    material = {"schema": schemas(attempt.inquiry.catalog, (owner,))[0]["schema"]}
     written = await attempt.consult("owner", prompts.OWNER, material, prompts.LocalQuery)
     if not written.sql.strip():
         return attempt.note(owner, NO_TABLE)

@@ -7,11 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from oar_proxy.catalog import Catalog, TableName
-from oar_proxy.cover import Cover, cover
-from oar_proxy.drafters.model import ChatModel, UnusableReply, parse_reply
-from oar_proxy.errors import NoValidDraft
-from oar_proxy.prompt import messages
+from oar_proxy.drafters.model import Model
 from oar_proxy.protocols.attempt import (
     Attempt,
     Call,
@@ -25,9 +21,8 @@ from oar_proxy.protocols.attempt import (
 from oar_proxy.protocols.fanout import FanOut
 from oar_proxy.protocols.owners import OwnerQueries
 from oar_proxy.protocols.relay import Relay
-from oar_proxy.route import Route, RouteKind, route
-from oar_proxy.sql.parse import parse
-from oar_proxy.sql.text import SyntaxFault
+from oar_proxy.protocols.routing import Drafted, draft
+from oar_proxy.route import RouteKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +30,6 @@ class Routed:
     """OAR: one draft over the public catalog decides which of two protocols gets the question."""
 
     relay: Relay
-
-
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """A draft and the route it led to, both made before any owner was asked."""
-
-    draft: str | None
-    cover: Cover[TableName]
-    route: Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +47,7 @@ class Run:
     calls: tuple[Call, ...]
     queries: tuple[OwnerQuery, ...]
     tokens: int
-    routing: Routing | None = None
+    routing: Drafted | None = None
 
     @property
     def passed_key(self) -> bool:
@@ -89,7 +75,7 @@ PROTOCOLS: Final[Mapping[str, Strategy | Routed]] = MappingProxyType(
 """The last two without ``oar`` are the paper's experiment on what relay's advantage comes from."""
 
 
-async def answer(protocol: str, inquiry: Inquiry, model: ChatModel, owners: OwnerQueries) -> Run:
+async def answer(protocol: str, inquiry: Inquiry, model: Model, owners: OwnerQueries) -> Run:
     """Run a protocol for a question.
 
     Raises ``KeyError`` for another name than those of :data:`PROTOCOLS`, and ``OarError`` for what
@@ -97,9 +83,10 @@ async def answer(protocol: str, inquiry: Inquiry, model: ChatModel, owners: Owne
     """
     chosen = PROTOCOLS[protocol]
     calls: list[Call] = []
-    routing: Routing | None = None
+    routing: Drafted | None = None
     if isinstance(chosen, Routed):
-        routing = await _routing(inquiry, model, calls)
+        routing = await draft(inquiry, model)
+        calls.append(routing.call)
         relay = routing.route.kind is RouteKind.RELAY
         strategy: Strategy = chosen.relay if relay else FAN_OUT
     else:
@@ -126,40 +113,3 @@ async def answer(protocol: str, inquiry: Inquiry, model: ChatModel, owners: Owne
         attempt.tokens,
         routing,
     )
-
-
-async def _routing(inquiry: Inquiry, model: ChatModel, calls: list[Call]) -> Routing:
-    """Draft and decide; a draft that says nothing of use leaves the cover undefined or empty."""
-    catalog = inquiry.catalog.held_by(inquiry.contacts.reachable)
-    chat = tuple(messages(inquiry.question.normalised, catalog, ()))
-    reply: str | None = None
-    draft: str | None = None
-    try:
-        reply = await model.reply(chat)
-        draft = parse_reply(reply).sql.strip() or None
-    except (UnusableReply, NoValidDraft):
-        pass  # malformed: the question goes to fan-out
-    calls.append(Call("draft", chat, reply))
-    needed = _cover(draft, catalog)
-    return Routing(draft, needed, route(needed))
-
-
-def _cover(draft: str | None, catalog: Catalog) -> Cover[TableName]:
-    """The owner cover of the tables in a draft's FROM clauses, those of subqueries included."""
-    if draft is None:
-        return cover((), {})
-    try:
-        statements = parse(draft)
-    except SyntaxFault:
-        return Cover(None, (), ())
-    holders = {key: table.owners for key, table in catalog.tables.items()}
-    tables: list[TableName] = []
-    for statement in statements:
-        for relation in statement.relations:
-            named = [
-                k for k in holders if k[1] == relation.name and relation.schema in (None, k[0])
-            ]
-            if len(named) != 1:
-                return Cover(None, (), ())
-            tables.append(named[0])
-    return cover(tables, holders)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
@@ -47,6 +47,18 @@ class Composed(_Reply):
 
     unanswerable: StrictBool
     answer_rows: list[list[str | int | float | bool | None]]
+
+
+class Chosen(_Reply):
+    """The protocol that a model would use."""
+
+    protocol: Literal["fan-out", "relay"]
+
+
+class Needed(_Reply):
+    """The owners whose tables a model says are needed."""
+
+    owners: list[str]
 
 
 _MATERIAL: Final = """\
@@ -112,6 +124,36 @@ it is unanswerable; never make up a row.
 
 Answer with one JSON object of these two fields and nothing around it: \
 {{"unanswerable": <true or false>, "answer_rows": [[<value>, …], …]}}"""
+
+_CATALOG: Final = """\
+Tables are held by several owners. You are given the question and each owner's schema, no row."""
+
+SELF: Final = f"""\
+You decide how owners will be asked. {_CATALOG}
+
+There are two ways:
+- fan-out: every owner gets the question at the same time and sees its own tables only. It sends \
+back the result of one query, and the results are put together without a further query.
+- relay: one planner that knows the tables of all owners sends queries one after another, each to \
+one owner. It reads the rows that came back before it writes the next query, and may use their \
+values in it.
+
+Choose the way that is more likely to give the right answer to this question.
+
+{_MATERIAL}
+
+Answer with one JSON object and nothing around it: {{"protocol": "fan-out"}} or \
+{{"protocol": "relay"}}"""
+
+ASK: Final = f"""\
+You decide whose tables a question needs. {_CATALOG}
+
+Name the owners that have to be asked to answer it, and no others, spelled as they are listed. \
+Where no owner has what the question needs, name none.
+
+{_MATERIAL}
+
+Answer with one JSON object and nothing around it: {{"owners": ["<an owner's name>", …]}}"""
 
 
 def planner(*, pass_keys: bool) -> str:

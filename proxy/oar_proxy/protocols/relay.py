@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from oar_proxy.protocols import prompts
-from oar_proxy.protocols.attempt import Attempt, OwnerQuery, Stopped, Verdict
+from oar_proxy.protocols.attempt import Attempt, OwnerQuery, Stopped, Verdict, schemas
 from oar_proxy.protocols.owners import Size
 
 SIZE: Final = Size(rows=20, size=1_600)
@@ -63,7 +63,7 @@ class Relay:
     def _material(self, attempt: Attempt, told: _Told) -> dict[str, Any]:
         contacts = attempt.inquiry.contacts
         return {
-            "owners": attempt.schemas(contacts.reachable),
+            "owners": schemas(attempt.inquiry.catalog, contacts.reachable),
             "referrals": contacts.messages,
             "earlier": [q.entry(sql=True, rows=self.show_rows) for q in told.kept],
             "remaining_queries": prompts.MAX_QUERIES - len(attempt.queries),
@@ -99,7 +99,8 @@ class _Told:
 
     async def _ask(self, query: prompts.NextQuery) -> OwnerQuery:
         attempt = self._attempt
-        if query.owner not in attempt.inquiry.contacts.reachable:
+        known = query.owner in attempt.inquiry.contacts.reachable
+        if not known or not attempt.publishes(query.owner):
             return attempt.note(query.owner[:64], "there is no owner of that name")
         if any((q.owner, q.sql) == (query.owner, query.sql) for q in attempt.queries):
             return attempt.note(query.owner, AGAIN)
