@@ -126,7 +126,7 @@ async def offline(benchmark: Benchmark, directory: Path) -> Scores:
 
     A drafter sees all tables its principal sees: other organisations' would be in its way.
     """
-    asked = [Asked(question, question.text or "") for question in _askable(benchmark)]
+    asked = [Asked(question, question.text or "") for question in askable(benchmark)]
     scores = Scores()
     for organisation in _organisations(benchmark, asked):
         mine = [one for one in asked if one.question.org == organisation.name]
@@ -136,15 +136,15 @@ async def offline(benchmark: Benchmark, directory: Path) -> Scores:
 
 
 def _recorded(benchmark: Benchmark, model: str, drafts: Mapping[str, Draft]) -> Iterable[Asked]:
-    for question in _askable(benchmark):
+    for question in askable(benchmark):
         draft = drafts.get(question.id)
         if draft is not None:
             sql = draft.sql if draft.dialect == "postgres" else to_postgres(draft.sql)
             yield Asked(question, f"{question.text} ({model} {question.id})", draft, sql or None)
 
 
-def _askable(benchmark: Benchmark) -> Iterable[Question]:
-    """Questions in words whose organisation has the rows they need."""
+def askable(benchmark: Benchmark) -> Iterable[Question]:
+    """Return the questions in words whose organisation has the rows they need."""
     for question in benchmark.questions:
         organisation = benchmark.organisations.get(question.org)
         if question.text and question.rows_available and organisation and organisation.with_rows:

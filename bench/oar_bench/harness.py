@@ -24,7 +24,7 @@ from oar_proxy.hub.users import add_user, set_password
 from oar_proxy.settings import DrafterSettings, HubSettings, Listen, OwnerSettings, Settings
 from psycopg import sql
 
-from oar_bench.layout import Organisation
+from oar_bench.layout import Organisation, Owner
 from oar_bench.result import Result, fetch
 
 USER: Final = "bench"
@@ -37,6 +37,14 @@ key_disclosure:
     to: ["*"]
     max_keys: 1000000
 """
+
+ALLOW_MODELS: Final = (
+    ALLOW_ALL
+    + """\
+# The paper's protocols show rows to a model.
+model: {rows: allow}
+"""
+)
 
 STATEMENT_SECONDS: Final = 120
 """Benchmark statements take milliseconds; one that takes minutes has failed."""
@@ -54,28 +62,37 @@ class Client:
 
         Raises ``psycopg.Error``.
         """
+        await self._enter(organisation)
+        return await fetch(self._connection, statement)
+
+    async def check(self, organisation: str, query: str) -> None:
+        """Have a query checked and not run. Raises ``psycopg.Error`` where it is refused."""
+        await self._enter(organisation)
+        await self._connection.execute(f"PREPARE checked AS {query}".encode())
+        await self._connection.execute("DEALLOCATE checked")
+
+    async def _enter(self, organisation: str) -> None:
         if self._schema != organisation:
             path = sql.SQL("SET search_path = {}, public").format(sql.Identifier(organisation))
             await self._connection.execute(path)
             self._schema = organisation
-        return await fetch(self._connection, statement)
 
 
 class Served:
     """A proxy that runs, with the password of its one user."""
 
     def __init__(self, application: Application, password: str) -> None:
-        self._application = application
+        self.application = application
         self._password = password
 
     @property
     def admin(self) -> AdminPool:
         """Connections of the proxy's own role, to read the ledger."""
-        return self._application.hub.admin
+        return self.application.hub.admin
 
     def permit_reductions(self, permits: Callable[[str], Permit | None]) -> None:
         """Have the proxy ask before it makes a reduction for some principals."""
-        self._application.pipeline.compiler.permits = permits
+        self.application.pipeline.compiler.permits = permits
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
@@ -88,11 +105,11 @@ class Served:
     async def connection(self, user: str = USER) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         """Connect as one of the users, without settings of ours. Raises ``psycopg.Error``."""
         async with await psycopg.AsyncConnection.connect(
-            host=self._application.host,
-            port=self._application.port,
+            host=self.application.host,
+            port=self.application.port,
             user=user,
             password=self._password,
-            dbname=self._application.hub.database,
+            dbname=self.application.hub.database,
             autocommit=True,
         ) as connection:
             yield connection
@@ -145,18 +162,23 @@ def owner_settings(organisations: Iterable[Organisation], policy: Path) -> dict[
     owners: dict[str, OwnerSettings] = {}
     for organisation in organisations:
         for owner in organisation.with_rows:
-            name = _owner_name(f"{organisation.name}__{owner.name}", owners)
-            owners[name] = OwnerSettings.model_validate(
-                {
-                    "url": f"sqlite:///{quote(str(owner.file))}",
-                    "schema": organisation.name,
-                    "policy": policy,
-                }
-            )
+            name = owner_name(f"{organisation.name}__{owner.name}", owners)
+            owners[name] = owner_setting(organisation, owner, policy)
     return owners
 
 
-def _owner_name(wanted: str, taken: Iterable[str]) -> str:
+def owner_setting(organisation: Organisation, owner: Owner, policy: Path) -> OwnerSettings:
+    """Configure an owner's SQLite file, its tables in a schema of its organisation's name."""
+    return OwnerSettings.model_validate(
+        {
+            "url": f"sqlite:///{quote(str(owner.file))}",
+            "schema": organisation.name,
+            "policy": policy,
+        }
+    )
+
+
+def owner_name(wanted: str, taken: Iterable[str]) -> str:
     """Fold a name to what the configuration accepts; number it where another folds to the same."""
     folded = re.sub(r"[^a-z0-9_]", "_", wanted.lower())
     if folded[0].isdigit():

@@ -28,19 +28,28 @@ class BenchmarkError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One owner: its SQLite file (None where there are no rows) and its tables' names."""
+    """One owner: its SQLite file (None where there are no rows) and its tables' names.
+
+    ``description`` is public; ``referral`` is what it says when asked, about whom to ask.
+    """
 
     name: str
     file: Path | None
     tables: tuple[str, ...]
+    description: str = ""
+    referral: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Organisation:
-    """A set of owners. Same-named tables of two owners are one table, split between them."""
+    """A set of owners. Same-named tables of two owners are one table, split between them.
+
+    ``asker`` is the owner who asks the questions; None where nobody in particular does.
+    """
 
     name: str
     owners: tuple[Owner, ...]
+    asker: str | None = None
 
     @property
     def with_rows(self) -> tuple[Owner, ...]:
@@ -148,15 +157,24 @@ def _from_catalogs(orgs: Path) -> Iterator[Organisation]:
     for path in sorted(orgs.glob("*/catalog.json")):
         content = _load(path)
         try:
-            owners = [(entry["owner"], tuple(entry["tables"])) for entry in content["owners"]]
-        except (KeyError, TypeError) as error:
+            owners = tuple(_owner(path.parent, entry) for entry in content["owners"])
+            asker = content.get("asking_user")
+        except (AttributeError, KeyError, TypeError) as error:
             raise BenchmarkError(f"{path}: not a catalog of owners and their tables") from error
-        yield Organisation(
-            path.parent.name,
-            tuple(
-                Owner(owner, _owner_file(path.parent, owner), tables) for owner, tables in owners
-            ),
-        )
+        if asker is not None and asker not in {owner.name for owner in owners}:
+            raise BenchmarkError(f"{path}: the asking user {asker} is none of the owners")
+        yield Organisation(path.parent.name, owners, asker)
+
+
+def _owner(folder: Path, entry: Mapping[str, Any]) -> Owner:
+    name = entry["owner"]
+    return Owner(
+        name,
+        _owner_file(folder, name),
+        tuple(entry["tables"]),
+        entry.get("description") or "",
+        entry.get("referral") or "",
+    )
 
 
 def _owner_file(folder: Path, owner: str) -> Path | None:
@@ -169,16 +187,17 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
     Raises :class:`BenchmarkError` for a line that is not an object.
     """
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise BenchmarkError(f"{path} line {number}: not JSON") from error
-        if not isinstance(record, dict):
-            raise BenchmarkError(f"{path} line {number}: not an object")
-        yield number, record
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise BenchmarkError(f"{path} line {number}: not JSON") from error
+            if not isinstance(record, dict):
+                raise BenchmarkError(f"{path} line {number}: not an object")
+            yield number, record
 
 
 def _questions(path: Path) -> Iterator[Question]:

@@ -7,23 +7,16 @@ holds a few more rows of the members' table, ``library`` another table.
 from __future__ import annotations
 
 import asyncio
-import json
 import sqlite3
-import threading
-from collections.abc import Callable
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import psycopg
 import psycopg.conninfo
 import pytest
+from modelserver import ModelServer, Reply, Script, asked, scripted, serving
 from oar_policies.parse import parse_policy
-from oar_proxy import prompt
 from oar_proxy.app import open_application
 from oar_proxy.drafters.model import ChatModel
-from oar_proxy.protocols import prompts
 from oar_proxy.protocols.attempt import Inquiry
 from oar_proxy.protocols.contacts import Contacts, everyone
 from oar_proxy.protocols.named import Run, answer
@@ -45,32 +38,6 @@ VICE_PRESIDENT = "What is the amount of the funds that the Vice President receiv
 
 READABLE = "version: 1\nmodel: {rows: allow}\n"
 OPEN = READABLE + "key_disclosure:\n  - {column: member.member_id, to: [treasury], max_keys: 5}\n"
-
-
-@dataclass
-class Reply:
-    """One answer of the server: the JSON of ``content``, or a fault."""
-
-    content: Any = None
-    status: int = 200
-    finish: str = "stop"
-    refusal: str | None = None
-    hold: bool = False
-
-    def text(self) -> str:
-        if self.status != 200:
-            return json.dumps({"error": {"message": "no", "type": "x"}})
-        content = self.content if isinstance(self.content, str) else json.dumps(self.content)
-        message = {"role": "assistant", "content": content, "refusal": self.refusal}
-        choice = {"index": 0, "message": message, "finish_reason": self.finish}
-        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-        return json.dumps(
-            {"id": "r", "object": "chat.completion", "created": 1, "model": "tiny",
-             "choices": [choice], "usage": usage}
-        )  # fmt: skip
-
-
-Script = Callable[[dict[str, Any]], Any]
 
 
 def owner_of(table: str, material: dict[str, Any]) -> str:
@@ -116,14 +83,6 @@ def draft(material: dict[str, Any]) -> dict[str, str]:
     }
 
 
-ROLES = {
-    prompt.RULES: "draft",
-    prompts.OWNER: "owner",
-    prompts.planner(pass_keys=True): "planner",
-    prompts.planner(pass_keys=False): "planner",
-    prompts.PLANNED: "planned",
-    prompts.RECEIVER: "receiver",
-}
 WELL_BEHAVED: dict[str, Script] = {
     "draft": draft,
     "owner": write_local,
@@ -144,67 +103,14 @@ WELL_BEHAVED: dict[str, Script] = {
 }
 
 
-@dataclass
-class ModelServer:
-    """An OpenAI-compatible server; ``scripts`` answer by role. It keeps what it was sent."""
+class Prompts:
+    """What a server received, read as the prompts of protocols: role, material, request."""
 
-    scripts: dict[str, Script]
-    faults: list[Reply] = field(default_factory=list)
-    """Answers given first, whoever asks."""
-    received: list[tuple[str, dict[str, Any], dict[str, Any]]] = field(default_factory=list)
-    """Role, material and request of each call."""
-    over: threading.Event = field(default_factory=threading.Event)
-    url: str = ""
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def answer(self, request: dict[str, Any]) -> Reply:
-        system, user = request["messages"]
-        role, material = ROLES[system["content"]], json.loads(user["content"])
-        with self.lock:
-            self.received.append((role, material, request))
-            if self.faults:
-                return self.faults.pop(0)
-        scripted = self.scripts[role](material)
-        return scripted if isinstance(scripted, Reply) else Reply(scripted)
+    def __init__(self, server: ModelServer) -> None:
+        self.received = [(*asked(request), request) for request in server.received]
 
     def materials(self, role: str) -> list[dict[str, Any]]:
         return [material for called, material, _ in self.received if called == role]
-
-
-@contextmanager
-def serving(scripts: dict[str, Script], *faults: Reply):
-    model = ModelServer({**WELL_BEHAVED, **scripts}, list(faults))
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            reply = model.answer(json.loads(body))
-            if reply.hold:
-                model.over.wait(20)
-            payload = reply.text().encode()
-            try:
-                self.send_response(reply.status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(payload)))
-                self.end_headers()
-                self.wfile.write(payload)
-            except OSError:
-                pass  # a client that gave up is not there any more
-
-        def log_message(self, *arguments: object) -> None:
-            """Stay silent."""
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    model.url = f"http://127.0.0.1:{http.server_port}/v1"
-    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield model
-    finally:
-        model.over.set()
-        http.shutdown()
-        thread.join()
-        http.server_close()
 
 
 class Club:
@@ -235,14 +141,14 @@ class Club:
         budget: int = 2048,
         timeout: float = 20.0,
         **scripts: Script,
-    ) -> tuple[Run, ModelServer]:
+    ) -> tuple[Run, Prompts]:
         inquiry = Inquiry(
             Question(question, "anna"),
             self.catalog,
             contacts or everyone(("registry", "treasury")),
             budget,
         )
-        with serving(scripts, *faults) as server:
+        with serving(scripted({**WELL_BEHAVED, **scripts}, *faults)) as server:
             settings = DrafterSettings(
                 kind="litellm",
                 model="openai/tiny",
@@ -252,7 +158,7 @@ class Club:
             )
             model = ChatModel(settings, first_pause=0.01)
             run = answer(protocol, inquiry, model, self.application.owner_queries)
-            return self.runner.run(run), server
+            return self.runner.run(run), Prompts(server)
 
     def recorded(self, sql: str) -> list[tuple]:
         with psycopg.connect(self.hub, autocommit=True) as connection:

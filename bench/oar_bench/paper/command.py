@@ -13,6 +13,7 @@ import typer
 from oar_bench.drafts import read_drafts
 from oar_bench.layout import BenchmarkError
 from oar_bench.paper import appendix, comparison, numbered, plots, routing
+from oar_bench.paper.collect_command import collect_command
 from oar_bench.paper.figures import Table, records, text, write_csv
 from oar_bench.paper.runs import BUDGET, read_runs
 from oar_bench.paper.settings import Setting, settings
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from oar_bench.paper import answers, bounds
 
 paper = typer.Typer(no_args_is_help=True, help="The paper's tables, from saved drafts and runs.")
+paper.command("collect")(collect_command)
 
 TABLES: Final[Mapping[str, Callable[[Sequence[Setting]], Table]]] = {
     "2": numbered.table_2,

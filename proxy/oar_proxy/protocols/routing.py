@@ -21,7 +21,7 @@ Choice = Literal["fan-out", "relay"]
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A draft, its owner cover and the route it leads to; ``draft`` is None without a usable one."""
+    """A draft, its owner cover, the route it leads to; ``draft`` is None without a usable one."""
 
     draft: str | None = field(repr=False)
     cover: Cover[TableName]
