@@ -118,9 +118,16 @@ class ModelServer:
             if self.over.wait(0.01):
                 return
             readable, _, _ = select.select([connection], [], [], 0)
-            if readable and not connection.recv(1, socket.MSG_PEEK):
+            if readable and _is_over(connection):
                 self.left.set()
                 return
+
+
+def _is_over(connection: socket.socket) -> bool:
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except ConnectionError:
+        return True
 
 
 @contextmanager

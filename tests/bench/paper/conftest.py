@@ -1,14 +1,19 @@
-"""A benchmark of five questions and a file of saved runs, small enough to score by hand."""
+"""Benchmarks: one of five questions and saved runs to score by hand, and one to collect runs on."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from pathlib import Path
 
+import campus
 import pytest
+from oar_bench.cli import app
 from oar_bench.layout import find_benchmarks
 from oar_bench.paper.figures import records
 from oar_bench.paper.runs import read_runs
 from oar_bench.paper.settings import settings
+from typer.testing import CliRunner
 
 CATALOG = {
     "owners": [{"owner": "a", "tables": {"t": {}, "v": {}}}, {"owner": "b", "tables": {"u": {}}}]
@@ -134,3 +139,53 @@ def figures_of():
         return found
 
     return index
+
+
+@dataclass
+class Collection:
+    """One ``oar bench paper collect``: its exit status, its last line, its files."""
+
+    status: int
+    result: dict
+    printed: str
+    out: Path
+    calls: Path
+
+    @property
+    def lines(self):
+        return [json.loads(line) for line in self.out.read_text().splitlines()]
+
+    @property
+    def saved_calls(self):
+        return [json.loads(line) for line in self.calls.read_text().splitlines()]
+
+    def line(self, question, protocol, **keys):
+        (found,) = [
+            line
+            for line in self.lines
+            if (line["question"], line["protocol"]) == (question, protocol)
+            and all(line.get(key) == value for key, value in keys.items())
+        ]
+        return found
+
+
+@pytest.fixture(scope="session")
+def benchmark_root(tmp_path_factory):
+    """The directory of the benchmark that :mod:`campus` describes."""
+    return campus.write(tmp_path_factory.mktemp("benchmarks") / "campus")
+
+
+@pytest.fixture(scope="session")
+def collect(benchmark_root):
+    """Run the command: ``collect(out, url, *options)``."""
+
+    def run(out, url, *options):
+        at = [] if url is None else ["--url", url]
+        arguments = ["paper", "collect", "--data", str(benchmark_root), "--model", "openai/tiny"]
+        ended = CliRunner().invoke(app, [*arguments, *at, "--out", str(out), *options])
+        last = ended.stdout.splitlines()[-1:] or [""]
+        result = json.loads(last[0]) if last[0].startswith("{") else {}
+        calls = out.with_suffix(".calls.jsonl")
+        return Collection(ended.exit_code, result, ended.output, out, calls)
+
+    return run
