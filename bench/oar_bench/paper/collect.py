@@ -33,6 +33,7 @@ from oar_bench.layout import Benchmark, BenchmarkError, Organisation, Question
 from oar_bench.paper.calls import Calls, Metered, MissingCall
 from oar_bench.paper.journal import Journal
 from oar_bench.paper.routers import ASK, DRAFT, FAN_OUT, RELAY, SELF
+from oar_bench.paper.runs import BUDGET
 
 COMPILED: Final = "compiled"
 """The proxy's own line: a draft that it checks, has repaired, and compiles."""
@@ -41,9 +42,6 @@ CALLS: Final = (DRAFT, SELF, ASK)
 KINDS: Final = (*PROTOCOLS, COMPILED, *CALLS)
 USUAL: Final = (FAN_OUT, RELAY, "relay+", *CALLS)
 """What the paper's tables are made of: routers pick among these runs."""
-
-BUDGET: Final = 2048
-"""The paper's, in tokens."""
 
 UNREACHABLE: Final = 10
 """Runs in a row that found no model: after these, no more are begun."""

@@ -10,8 +10,9 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from oar_bench.layout import BenchmarkError, find_benchmarks
-from oar_bench.printing import finish, refuse
+from oar_bench.layout import BenchmarkError
+from oar_bench.paper.runs import BUDGET
+from oar_bench.printing import DataOption, benchmarks, finish, refuse
 from oar_bench.work import work_directory
 
 KEY_VARIABLE: Final = "OAR_DRAFTER__API_KEY"
@@ -22,10 +23,7 @@ EVERY: Final = "all"
 
 def collect_command(
     *,
-    data: Annotated[
-        Path,
-        typer.Option("--data", help="A benchmark's directory, or one of several.", exists=True),
-    ],
+    data: DataOption,
     model: Annotated[str, typer.Option(help="litellm's name of the model.")],
     out: Annotated[Path, typer.Option(help="The file of saved runs; it is added to.")],
     calls: Annotated[
@@ -79,7 +77,7 @@ def collect_command(
     )
     wanted = collect.Wanted(
         kinds,
-        tuple(dict.fromkeys(budget or (collect.BUDGET,))),
+        tuple(dict.fromkeys(budget or (BUDGET,))),
         runs,
         tuple(org or ()),
         limit,
@@ -94,7 +92,7 @@ def collect_command(
         ):
             saved = Calls(settings, calls_journal, offline=offline)
             collected = asyncio.run(
-                collect.collect(find_benchmarks(data), wanted, saved, journal, directory)
+                collect.collect(benchmarks(data), wanted, saved, journal, directory)
             )
     except (BenchmarkError, OSError) as error:
         refuse(str(error))
@@ -113,5 +111,5 @@ def collect_command(
             "calls": saved.made,
             "dollars": collected.dollars,
         },
+        faults=bool(collected.unfinished),
     )
-    raise typer.Exit(1 if collected.unfinished else 0)

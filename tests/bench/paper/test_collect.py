@@ -275,30 +275,31 @@ def test_what_one_run_asked_is_not_asked_again_by_another(everything):
     assert spent > len(digests)
 
 
-def test_routers_choose_among_collected_runs(everything, benchmark_root, tmp_path):
+def test_the_tables_and_routers_read_collected_runs(everything, benchmark_root):
     """Retry after abstention, a router on saved runs, among them."""
-    out = tmp_path / "runs.jsonl"
-    out.write_text(
-        "".join(
-            json.dumps(line) + "\n"
-            for line in everything.lines
-            if line.get("budget") in (None, 2048)
-        )
-    )
-    ended = CliRunner().invoke(
-        app, ["paper", "runs", "--data", str(benchmark_root), "--runs", str(out)]
-    )
+    options = ["--data", str(benchmark_root), "--runs", str(everything.out)]
+    ended = CliRunner().invoke(app, ["paper", "tables", *options, "--table", "strata"])
     assert ended.exit_code == 0, ended.output
-    (model,) = json.loads(ended.stdout.splitlines()[-1])["models"].values()
-    scores = {way: {row["stratum"]: row for row in rows} for way, rows in model["scores"].items()}
-    two = {way: rows["two-owner"]["accuracy"] for way, rows in scores.items()}
-    assert two["fan-out"] == 0
-    assert two["relay"] == two["κ"] == two["self"] == two["ask"] == two["oracle"]
-    assert two["relay"] == pytest.approx(100 * 5 / 6, abs=0.01)
-    assert two["κ, relay+"] == two["compiled"] == 100
-    # Fan-out's abstentions go on to relay, at the cost of both.
-    assert two["fan-out, retry"] == two["relay"]
-    costs = {way: rows["two-owner"]["calls"] for way, rows in scores.items()}
-    assert costs["fan-out, retry"] == pytest.approx(costs["fan-out"] + costs["relay"], abs=0.001)
-    single = {way: rows["single-owner"]["accuracy"] for way, rows in scores.items()}
-    assert single["κ"] == single["fan-out, retry"] == single["fan-out"] > single["relay"]
+    figures = json.loads(ended.stdout.splitlines()[-1])["figures"]
+
+    def accuracy(way, stratum):
+        (found,) = [
+            one["value"]
+            for one in figures
+            if (one["setting"], one["part"]) == ("campus, openai/tiny", way)
+            and (one["group"], one["column"]) == ("Accuracy", stratum)
+        ]
+        return found
+
+    ways = ("fan-out", "relay", "relay+", "κ", "self", "ask", "oracle", "fan-out, retry",
+            "κ, relay+", "compiled")  # fmt: skip
+    two = {way: accuracy(way, "Two-owner") for way in ways}
+    five_of_six = pytest.approx(100 * 5 / 6, abs=0.01)
+    assert two == {
+        "fan-out": 0, "relay": five_of_six, "relay+": 100, "κ": five_of_six,
+        "self": five_of_six, "ask": five_of_six, "oracle": five_of_six,
+        "fan-out, retry": five_of_six, "κ, relay+": 100, "compiled": 100,
+    }  # fmt: skip
+    single = {way: accuracy(way, "Single-owner") for way in ways}
+    assert single["fan-out, retry"] == single["κ"] == single["fan-out"]
+    assert single["fan-out"] > single["relay"]
