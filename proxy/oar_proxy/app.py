@@ -21,17 +21,21 @@ from psycopg_pool import PoolTimeout
 
 from oar_proxy import catalog as catalogs
 from oar_proxy import ledger as ledgers
+from oar_proxy.asking import Asking
 from oar_proxy.catalog import Catalog, CatalogConflict
 from oar_proxy.draft import DraftStage
 from oar_proxy.drafters import Drafter
+from oar_proxy.drafters.model import ChatModel, Model, ModelDrafter
 from oar_proxy.drafters.offline import OfflineDrafter
 from oar_proxy.gate import Gate
 from oar_proxy.hub.access import AdminPool, admin_pool, open_hub
 from oar_proxy.hub.address import HubAddress, HubError
+from oar_proxy.hub.defaults import set_defaults
 from oar_proxy.hub.planner import Planner
 from oar_proxy.hub.publication import publish
 from oar_proxy.ledger import Ledger
 from oar_proxy.pipeline import Pipeline
+from oar_proxy.protocols.answering import ProtocolAnswers
 from oar_proxy.protocols.owners import OwnerQueries
 from oar_proxy.server import FrontDoor
 from oar_proxy.settings import ConfigurationError, DrafterSettings, Settings
@@ -116,7 +120,8 @@ async def open_application(
     """
     report: Progress = on_event or (lambda _: None)
     policies = _load_policies(settings)
-    drafter = _drafter(settings.drafter)
+    model = _model(settings.drafter)
+    drafter = _drafter(settings.drafter, model)
     async with AsyncExitStack() as stack:
         adapters = _adapters(settings)
         for adapter in adapters.values():
@@ -126,6 +131,13 @@ async def open_application(
         admin = await stack.enter_async_context(admin_pool(address))
         async with admin.connection() as connection:
             await ledgers.install(connection)
+        await set_defaults(
+            admin,
+            {
+                "oar.protocol": settings.questions.protocol,
+                "oar.budget": str(settings.questions.budget),
+            },
+        )
         planner = await stack.enter_async_context(Planner(address))
         ledger = Ledger(admin)
         gate = Gate(policies, ledger, settings.limits)
@@ -151,6 +163,8 @@ async def open_application(
                 limits=settings.limits,
             )
         )
+        answering = ProtocolAnswers(owner_queries, model)
+        pipeline.asking = Asking(answering, settings.limits, settings.questions)
         refresher = Refresher(settings, adapters, gate, admin, pipeline)
         report("reading the owners' schemas")
         await refresher.refresh()
@@ -281,11 +295,13 @@ def _load_policies(settings: Settings) -> dict[str, Policy]:
         raise ConfigurationError(str(error)) from error
 
 
-def _drafter(settings: DrafterSettings) -> Drafter:
-    if settings.kind == "litellm":
-        from oar_proxy.drafters.model import ChatModel, ModelDrafter
+def _model(settings: DrafterSettings) -> Model | None:
+    return ChatModel(settings) if settings.kind == "litellm" else None
 
-        return ModelDrafter(ChatModel(settings))
+
+def _drafter(settings: DrafterSettings, model: Model | None) -> Drafter:
+    if model is not None:
+        return ModelDrafter(model)
     if settings.kind == "replay":
         from oar_proxy.drafters.replay import InvalidRecording, ReplayDrafter
 

@@ -160,6 +160,12 @@ class NoValidDraft(OarError):
     sqlstate = "OA003"
 
 
+class RunStopped(OarError):
+    """The protocol that was to answer a question ended without an answer."""
+
+    sqlstate = "OA005"
+
+
 class DrafterUnavailable(OarError):
     """The model could not be reached."""
 

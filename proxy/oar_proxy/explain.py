@@ -4,15 +4,53 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from oar_adapters.interface import Adapter, Scan
 
+from oar_proxy.errors import FeatureNotSupported
 from oar_proxy.gate import KeyEdge
 from oar_proxy.hub import planreading
 from oar_proxy.order import Alternative
 from oar_proxy.plan import LocalSemiJoin, Plan, Step, bound_scan, key_filter
-from oar_proxy.rows import StepReport
+from oar_proxy.run import StepReport
+from oar_proxy.sql.tree import ast, option_word
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What an EXPLAIN asks for."""
+
+    analyze: bool
+    as_json: bool
+
+
+def options(node: Any) -> Options | None:
+    """Return the options of an EXPLAIN, None for another statement.
+
+    Raises ``FeatureNotSupported`` for what is not done for published tables.
+    """
+    if not isinstance(node, ast.ExplainStmt):
+        return None
+    analyze, form = False, "text"
+    for option in node.options or ():
+        value = option_word(option.arg)
+        if option.defname == "analyze":
+            analyze = value not in ("off", "false", "0")
+        elif option.defname == "format":
+            form = value or "text"
+    if form not in ("text", "json"):
+        raise FeatureNotSupported(
+            f"EXPLAIN of published tables has no format {form}", hint="use TEXT or JSON"
+        )
+    if analyze and not isinstance(node.query, ast.SelectStmt):
+        # PostgreSQL carries the statement out as well; this one would only tell of it.
+        raise FeatureNotSupported(
+            "EXPLAIN ANALYZE over published tables takes a SELECT only",
+            hint="leave out ANALYZE, or explain the SELECT by itself",
+        )
+    return Options(analyze, form == "json")
 
 
 def lines(

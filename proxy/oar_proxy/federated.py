@@ -447,7 +447,7 @@ class Federated:
             if portal is None or text is None or text != portal.statement.guard:
                 self._channel.request(Expected(Kind.EXECUTE), raw)
                 return
-            _require_safe(await link.state())
+            require_safe(await link.state())
             try:
                 await self._run(raw, portal, link, stack, log_line)
             except BaseException:
@@ -665,7 +665,7 @@ class Federated:
         if (outcome := await settled) != SUCCEEDED:
             log_line.write(outcome)
             return False
-        _require_safe(await link.state())
+        require_safe(await link.state())
         async with AsyncExitStack() as stack:
             execution = await self._ask(self._federation.execute(prepared, link, (), stack))
             await self._bind(self._name, execution, (), ())
@@ -829,7 +829,8 @@ async def _outcome(settled: asyncio.Future[str]) -> str:
     return await settled
 
 
-def _require_safe(state: SessionState) -> None:
+def require_safe(state: SessionState) -> None:
+    """Raise ``FeatureNotSupported`` where the client's encoding is not the hub's."""
     if state.settings["client_encoding"] not in SAFE_ENCODINGS:
         raise FeatureNotSupported(
             "statement over owners' tables not run: client_encoding is not UTF8",

@@ -85,6 +85,12 @@ class HubLink(HubReader, Protocol):
         ...
 
 
+def tell(link: HubLink, state: SessionState, message: str, *, detail: str | None = None) -> None:
+    """Send a NOTICE, unless the session asked for warnings only."""
+    if state.settings.get("client_min_messages", "notice") not in ("warning", "error"):
+        link.notice(message, detail=detail)
+
+
 class HubRejected(Exception):
     """The hub reported an error for a question of the proxy's: it is the client's answer.
 

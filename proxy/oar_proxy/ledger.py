@@ -33,13 +33,17 @@ SUCCESS: Final = "00000"
 
 Kind = Literal["sql", "question"]
 
+COMPILED: Final = "compiled"
+"""The protocol of every statement, and of questions that one draft answers: no row is shown."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One statement or question of a principal.
 
     Its row is written together with the first step or outcome that names it, so that opening one
-    costs no round trip.
+    costs no round trip. Under another ``protocol`` than ``compiled`` a language model may read the
+    rows of its steps.
     """
 
     id: uuid.UUID
@@ -49,6 +53,7 @@ class Ask:
     route: str
     kappa: int | None
     catalog_version: str
+    protocol: str = COMPILED
 
 
 @dataclass(frozen=True)
@@ -111,9 +116,11 @@ async def install(connection: psycopg.AsyncConnection[object]) -> None:
 _ENTRY: Final[LiteralString] = """
 entry AS (SELECT %s::jsonb AS said),
 asked AS (
-  INSERT INTO oar_internal.asks (ask, principal, statement, kind, route, kappa, catalog_version)
+  INSERT INTO oar_internal.asks
+    (ask, principal, statement, kind, route, kappa, catalog_version, protocol)
   SELECT a.* FROM entry, jsonb_to_record(said->'ask')
-    AS a(ask uuid, principal text, statement text, kind text, route text, kappa int4, catalog text)
+    AS a(ask uuid, principal text, statement text, kind text, route text, kappa int4, catalog text,
+         protocol text)
   ON CONFLICT DO NOTHING
 ),
 finished AS (
@@ -172,10 +179,18 @@ class Ledger:
         route: str,
         kappa: int | None,
         catalog_version: str,
+        protocol: str = COMPILED,
     ) -> Ask:
         """Name an ask. ``statement_fingerprint`` is 64 hex digits, see `digest`."""
         return Ask(
-            uuid.uuid4(), principal, statement_fingerprint, kind, route, kappa, catalog_version
+            uuid.uuid4(),
+            principal,
+            statement_fingerprint,
+            kind,
+            route,
+            kappa,
+            catalog_version,
+            protocol,
         )
 
     async def record(
@@ -255,4 +270,5 @@ def _ask_row(ask: Ask) -> dict[str, object]:
         "route": ask.route,
         "kappa": ask.kappa,
         "catalog": ask.catalog_version,
+        "protocol": ask.protocol,
     }

@@ -22,6 +22,7 @@ from oar_adapters.interface import Adapter
 from oar_proxy import answer as answers
 from oar_proxy import explain
 from oar_proxy.answer import OneOwnersAnswer
+from oar_proxy.asking import Asking, AskingStatement
 from oar_proxy.catalog import Catalog
 from oar_proxy.compile import Compiler, meaning
 from oar_proxy.draft import Draft, DraftStage
@@ -34,18 +35,16 @@ from oar_proxy.errors import (
     Unanswerable,
     WrongParameters,
 )
-from oar_proxy.federation import Copied, Execution, HubLink, Parameter, Piece, Prepared
+from oar_proxy.federation import Copied, Execution, HubLink, Parameter, Piece, Prepared, tell
 from oar_proxy.gate import Gate
 from oar_proxy.hub.planner import Planner
 from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
 from oar_proxy.memory import Account, Memory
 from oar_proxy.plan import Plan
 from oar_proxy.question import Question
-from oar_proxy.rows import Gathered, Rows
-from oar_proxy.run import run
+from oar_proxy.run import Gathered, OwnerSlots, Rows, run
 from oar_proxy.sessionstate import SessionState
 from oar_proxy.settings import Limits
-from oar_proxy.snapshots import OwnerSlots
 from oar_proxy.sql.parse import comment_question, parse
 from oar_proxy.sql.text import (
     Edit,
@@ -57,7 +56,7 @@ from oar_proxy.sql.text import (
     quote_literal,
     splice,
 )
-from oar_proxy.sql.tree import ast, option_word
+from oar_proxy.sql.tree import ast
 from oar_proxy.statement import (
     FederatedStatement,
     derived_call,
@@ -69,7 +68,6 @@ from oar_proxy.stream import Stream
 _WORDS: Final = re.compile(rb"[A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]*")
 _ALWAYS_OURS: Final = frozenset({b"oar_ask", b"oar_ask_json", b"oar_explain", b"execute"})
 _FLOATS: Final = frozenset({"real", "double precision"})
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "us": 1e-6}
 
 MAX_SESSION_VIEWS: Final = 10_000
 """Names of views seen, over all sessions. Forgetting one costs an error of the guard, no answer."""
@@ -114,6 +112,8 @@ class Pipeline:
         self._words: frozenset[bytes] = _ALWAYS_OURS
         self._all_suspect = False
         self.catalog = Catalog()
+        self.asking: Asking | None = None
+        """What answers questions by another protocol than a draft; None: nothing does."""
 
     def publish(self, catalog: Catalog, views: Sequence[str]) -> None:
         """Put another catalog in force; the hub's ``views`` may use published tables."""
@@ -166,6 +166,10 @@ class Pipeline:
         if len(parsed) != 1:
             return None
         node = parsed[0].node
+        if self.asking is not None and parsed[0].calls:
+            asking = await self.asking.prepare(parsed[0], link, self.catalog)
+            if asking is not None:
+                return asking
         by_name = _executed(node)
         if by_name is not None:
             ours = await self._named_body(by_name, link)
@@ -192,6 +196,12 @@ class Pipeline:
                 return Execution(prepared.guard_sql)
             await self._check_select(inner, link)
             return await self.execute(inner, link, (), stack)
+        if isinstance(statement, AskingStatement):
+            assert self.asking is not None
+            values = await _arguments(link, parameters)
+            return await self.asking.execute(
+                statement, link, {number: given.value for number, given in values.items()}
+            )
         if not isinstance(statement, FederatedStatement):
             return Execution(prepared.guard_sql, (), bool(parameters))
         refreshed = await self._refresh(prepared, statement, link)
@@ -212,6 +222,8 @@ class Pipeline:
 
     def _drafter(self, link: HubLink) -> Any:
         async def draft(text: str, state: SessionState) -> Draft:
+            if self.asking is not None:
+                self.asking.require_compiled(state)
             question = Question(text, state.principal, state.settings)
             settings = meaning(state)
 
@@ -230,7 +242,7 @@ class Pipeline:
                     hint="SELECT * FROM oar.columns lists what is published",
                 )
             if drafted.drafter == "offline":
-                _tell(
+                tell(
                     link,
                     state,
                     "drafted by the offline drafter: no language model is configured",
@@ -278,6 +290,11 @@ class Pipeline:
             is_statement = False
         if not is_statement:
             text = f"SELECT * FROM oar_ask({quote_literal(text)})"
+        parsed = parse(text)
+        if self.asking is not None and len(parsed) == 1:
+            lines = await self.asking.lines(parsed[0], link, self.catalog)
+            if lines is not None:
+                return lines
         recognised = await recognise(text, link, self.catalog, self._drafter(link))
         if recognised is None or recognised.statement is None:
             return ["Hub Query", "  no published table is read: the hub answers alone"]
@@ -402,7 +419,7 @@ class Pipeline:
     ) -> Execution:
         account = Account(self.memory)
         stack.callback(account.close)
-        explained = _explain_options(statement.parsed.node)
+        explained = explain.options(statement.parsed.node)
         plan = await self.compiler.plan(statement, _literals(arguments))
         if explained is not None and not explained.analyze:
             return self._explained(plan, None, explained)
@@ -438,7 +455,7 @@ class Pipeline:
         return replace(await answer.of(first), more=rest)
 
     def _explained(
-        self, plan: Plan, gathered: Gathered | None, options: _ExplainOptions
+        self, plan: Plan, gathered: Gathered | None, options: explain.Options
     ) -> Execution:
         reports = gathered.reports if gathered is not None else None
         if options.as_json:
@@ -463,7 +480,7 @@ class Pipeline:
 
         def report(message: str) -> None:
             if progress:
-                _tell(link, state, message)
+                tell(link, state, message)
 
         report(f"route {plan.route.kind.value}: {plan.route.reason}")
         ask = await self._ledger.open_ask(
@@ -486,7 +503,7 @@ class Pipeline:
                     adapters=self._adapters,
                     gate=self._gate,
                     account=account,
-                    seconds=_timeout(state, self._limits),
+                    seconds=state.timeout(self._limits.statement_timeout),
                     progress=report,
                     finished=finished,
                     held=held,
@@ -580,35 +597,6 @@ class _Rest:
         return await self.answer.of(self.stream.result.of(self.answer.number))
 
 
-@dataclass(frozen=True, slots=True)
-class _ExplainOptions:
-    analyze: bool
-    as_json: bool
-
-
-def _explain_options(node: Any) -> _ExplainOptions | None:
-    if not isinstance(node, ast.ExplainStmt):
-        return None
-    analyze, form = False, "text"
-    for option in node.options or ():
-        value = option_word(option.arg)
-        if option.defname == "analyze":
-            analyze = value not in ("off", "false", "0")
-        elif option.defname == "format":
-            form = value or "text"
-    if form not in ("text", "json"):
-        raise FeatureNotSupported(
-            f"EXPLAIN of published tables has no format {form}", hint="use TEXT or JSON"
-        )
-    if analyze and not isinstance(node.query, ast.SelectStmt):
-        # PostgreSQL carries the statement out as well; this one would only tell of it.
-        raise FeatureNotSupported(
-            "EXPLAIN ANALYZE over published tables takes a SELECT only",
-            hint="leave out ANALYZE, or explain the SELECT by itself",
-        )
-    return _ExplainOptions(analyze, form == "json")
-
-
 def _executed(node: Any) -> Any | None:
     """The EXECUTE of ``EXECUTE``, ``EXPLAIN EXECUTE`` and ``CREATE TABLE AS EXECUTE``."""
     if isinstance(node, ast.ExecuteStmt):
@@ -662,18 +650,6 @@ def _array_items(literal: str) -> list[str]:
     from oar_proxy.predicate import array_elements
 
     return list(array_elements(literal) or ())
-
-
-def _tell(link: HubLink, state: SessionState, message: str, *, detail: str | None = None) -> None:
-    """Send a NOTICE, unless the session asked for warnings only."""
-    if state.settings.get("client_min_messages", "notice") not in ("warning", "error"):
-        link.notice(message, detail=detail)
-
-
-def _timeout(state: SessionState, limits: Limits) -> float:
-    match = re.fullmatch(r"(\d+)([a-z]*)", state.settings.get("statement_timeout", "0"))
-    seconds = int(match[1]) * _UNITS.get(match[2] or "ms", 0.001) if match else 0.0
-    return min(limits.statement_timeout, seconds) if seconds else limits.statement_timeout
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
@@ -33,6 +34,8 @@ _SETTINGS: Final = (
     "oar.progress",
     "oar.max_keys",
     "oar.reduction",
+    "oar.protocol",
+    "oar.budget",
 )
 """Settings of the session that change what a statement means, or how it is run."""
 
@@ -49,6 +52,8 @@ SESSION_STATE: Final = (
     + "))::pg_catalog.text"
 )
 """An expression of SQL for the state; it has no parameter, and can be asked along with others."""
+
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "us": 1e-6}
 
 _BOOLEANS: Final = {
     **dict.fromkeys(("on", "true", "yes", "1"), True),
@@ -76,6 +81,12 @@ class SessionState:
     def shadows_built_ins(self) -> bool:
         """Whether another schema may be looked into before PostgreSQL's own."""
         return "pg_catalog" in self.settings.get("search_path", "")
+
+    def timeout(self, most: float) -> float:
+        """Return the session's ``statement_timeout`` in seconds; ``most`` without a shorter one."""
+        match = re.fullmatch(r"(\d+)([a-z]*)", self.settings.get("statement_timeout", "0"))
+        seconds = int(match[1]) * _UNITS.get(match[2] or "ms", 0.001) if match else 0.0
+        return min(most, seconds) if seconds else most
 
     def enabled(self, name: str) -> bool:
         """Tell whether a boolean ``oar.…`` setting is on. Raises ``InvalidSetting``."""

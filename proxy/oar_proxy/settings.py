@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import (
@@ -127,6 +127,33 @@ class DrafterSettings(_Section):
         return self
 
 
+ProtocolName = Literal[
+    "compiled",
+    "fan-out",
+    "relay",
+    "relay+",
+    "planned",
+    "relay+ without keys",
+    "relay+ without rows",
+    "oar",
+    "oar+",
+]
+"""How a question gets its answer: by one compiled draft, or by one of the paper's protocols."""
+PROTOCOLS: Final[tuple[str, ...]] = get_args(ProtocolName)
+
+MIN_BUDGET: Final = 512
+MAX_BUDGET: Final = 131_072
+"""Tokens. Relay keeps 256 for SQL; no model in use reads more than the most."""
+
+
+class QuestionSettings(_Section):
+    """How questions are answered in sessions that do not say."""
+
+    protocol: ProtocolName = "compiled"
+    budget: Annotated[int, Field(ge=MIN_BUDGET, le=MAX_BUDGET)] = 2048
+    """Tokens of results that one question may show the model that answers it."""
+
+
 class Limits(_Section):
     """The proxy's own limits; an owner's policy can only be tighter."""
 
@@ -153,11 +180,18 @@ class Settings(BaseSettings):
     hub: HubSettings = HubSettings()
     owners: dict[OwnerName, OwnerSettings] = {}
     drafter: DrafterSettings = DrafterSettings()
+    questions: QuestionSettings = QuestionSettings()
     limits: Limits = Limits()
     catalog_refresh: Annotated[float, Field(gt=0)] = 60.0
     """Seconds between two looks at the owners' schemas."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
+
+    @model_validator(mode="after")
+    def _protocol_has_a_model(self) -> Settings:
+        if self.questions.protocol != "compiled" and self.drafter.kind != "litellm":
+            raise ValueError("a questions.protocol other than compiled needs drafter.kind litellm")
+        return self
 
     @classmethod
     def settings_customise_sources(

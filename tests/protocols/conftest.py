@@ -227,3 +227,9 @@ def club(started_club):
 def reply():
     """Make an answer of the model server."""
     return Reply
+
+
+@pytest.fixture(scope="session")
+def well_behaved():
+    """Scripts of a model that reads its prompt, by role."""
+    return WELL_BEHAVED

@@ -68,6 +68,15 @@ def test_environment_wins_and_merges(config, monkeypatch):
         ("owners: {a: {url: x, schema: pg_x}}", "owners.a.schema: value error, this schema"),
         ("drafter: {kind: litellm}", "drafter: value error, drafter kind litellm needs a model"),
         ("drafter: {kind: replay}", "drafter: value error, drafter kind replay needs a file"),
+        ("questions: {protocol: relay}", "top level: value error, a questions.protocol other than"),
+        (
+            "questions: {protocol: chain}",
+            "questions.protocol: input should be 'compiled', 'fan-out'",
+        ),
+        (
+            "questions: {budget: 511}",
+            "questions.budget: input should be greater than or equal to 512",
+        ),
         (f"listen: {{tls_key: {SECRET}}}", "listen: value error, tls_certificate and tls_key"),
         (f"- {SECRET}", "is not a mapping of sections"),
         (f"1: {SECRET}", "is not a mapping of sections"),

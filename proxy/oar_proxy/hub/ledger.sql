@@ -14,6 +14,8 @@ CREATE TABLE IF NOT EXISTS oar_internal.asks (
   kappa integer CHECK (kappa >= 0),
   catalog_version text NOT NULL
 );
+-- Asks of before there was a choice are compiled ones.
+ALTER TABLE oar_internal.asks ADD COLUMN IF NOT EXISTS protocol text NOT NULL DEFAULT 'compiled';
 CREATE INDEX IF NOT EXISTS asks_principal_at ON oar_internal.asks (principal, at);
 
 CREATE TABLE IF NOT EXISTS oar_internal.steps (
@@ -101,7 +103,7 @@ REVOKE ALL ON FUNCTION oar_internal.refuse_change(), oar_internal.commit_durably
 -- change. security_barrier keeps a reader's own functions away from rows that are not theirs.
 CREATE OR REPLACE VIEW oar.asks WITH (security_barrier) AS
 SELECT a.ask, a.at, a.principal, a.statement, a.kind, a.route, a.kappa, a.catalog_version,
-       o.at AS finished_at, o.sqlstate, o.rows
+       o.at AS finished_at, o.sqlstate, o.rows, a.protocol
 FROM oar_internal.asks AS a
 LEFT JOIN oar_internal.ask_outcomes AS o USING (ask)
 WHERE a.principal = session_user::text

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from oar_proxy.drafters.model import Model
+from oar_proxy.errors import RunStopped
 from oar_proxy.protocols.attempt import (
     Attempt,
     Call,
@@ -95,13 +96,16 @@ async def answer(protocol: str, inquiry: Inquiry, model: Model, owners: OwnerQue
     reason: str | None = None
     rows: Rows | None = None
     outcome: Outcome
-    async with owners.sit(inquiry.question, inquiry.catalog, strategy.name, kappa) as sitting:
+    async with owners.sit(
+        inquiry.question, inquiry.catalog, protocol, strategy.name, kappa
+    ) as sitting:
         attempt = Attempt(inquiry, model, sitting, calls)
         try:
             rows = (await strategy.run(attempt)).rows
             outcome = "abstained" if rows is None else "answered"
         except Stopped as stopped:
             outcome, reason = "stopped", str(stopped)
+            sitting.unanswered = RunStopped.sqlstate
         sitting.rows = None if rows is None else len(rows)
     return Run(
         strategy.name,

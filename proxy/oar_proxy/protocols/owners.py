@@ -47,10 +47,9 @@ from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
 from oar_proxy.memory import Account, Memory
 from oar_proxy.protocols.literals import Seen
 from oar_proxy.question import Question
-from oar_proxy.run import run
+from oar_proxy.run import OwnerSlots, run
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.settings import Limits
-from oar_proxy.snapshots import OwnerSlots
 from oar_proxy.sql.parse import Parsed, parse
 from oar_proxy.sql.text import SyntaxFault, without_comments
 from oar_proxy.sql.tree import function_names, most_rows
@@ -152,6 +151,13 @@ class OwnerQueries:
         await connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(CLIENT_ROLE)))
         await connection.set_autocommit(False)
 
+    def refusal(self, owner: str) -> str | None:
+        """Return why a model may not see rows of an owner, None where it may."""
+        decision = self.gate.rows_to_model(owner)
+        if decision.permit:
+            return None
+        return f"owner {owner} does not let a model read its rows: rule {decision.rule}"
+
     @asynccontextmanager
     async def session(self) -> AsyncIterator[_HubSession]:
         """Hold a hub session in a read-only transaction, undone at the end of the block."""
@@ -166,7 +172,7 @@ class OwnerQueries:
 
     @asynccontextmanager
     async def sit(
-        self, question: Question, catalog: Catalog, route: str, kappa: int | None
+        self, question: Question, catalog: Catalog, protocol: str, route: str, kappa: int | None
     ) -> AsyncIterator[Sitting]:
         """Open an ask on the ledger for the length of the block; its outcome is written then."""
         ask = await self.ledger.open_ask(
@@ -176,13 +182,14 @@ class OwnerQueries:
             route=route,
             kappa=kappa,
             catalog_version=catalog.version,
+            protocol=protocol,
         )
         sitting = Sitting(self, ask, catalog, Seen(question.normalised))
         sqlstate = QueryCanceled.sqlstate
         started = time.monotonic()
         try:
             yield sitting
-            sqlstate = SUCCESS if sitting.rows is not None else Unanswerable.sqlstate
+            sqlstate = SUCCESS if sitting.rows is not None else sitting.unanswered
         except OarError as error:
             sqlstate = error.sqlstate
             raise
@@ -207,21 +214,22 @@ class OwnerQueries:
 
 @dataclass
 class Sitting:
-    """One question's queries to owners. ``rows`` is how many the answer has, None for no answer."""
+    """One question's queries to owners.
+
+    ``rows`` is how many the answer has, None for no answer; ``unanswered`` is the SQLSTATE then.
+    """
 
     queries: OwnerQueries
     ask_entry: Ask
     catalog: Catalog
     seen: Seen
     rows: int | None = None
+    unanswered: str = Unanswerable.sqlstate
     finished: list[StepOutcome] = field(default_factory=list)
 
     def refusal(self, owner: str) -> str | None:
-        """Return why a model may not see rows of an owner, None where it may."""
-        decision = self.queries.gate.rows_to_model(owner)
-        if decision.permit:
-            return None
-        return f"owner {owner} does not let a model read its rows: rule {decision.rule}"
+        """See :meth:`OwnerQueries.refusal`."""
+        return self.queries.refusal(owner)
 
     async def ask(self, owner: str, text: str, size: Size, *, shown: bool) -> Result:
         """Ask an owner what a model wrote.

@@ -64,7 +64,10 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of one of our functions. ``argument`` is the literal, ``parameter`` its number."""
+    """A call of one of our functions. ``argument`` is the literal, ``parameter`` its number.
+
+    ``columns`` are the names in its column definition list; such a call stands ``elsewhere``.
+    """
 
     name: CallName
     argument: str | None
@@ -73,6 +76,7 @@ class Call:
     end: int
     place: Literal["from", "select", "elsewhere"]
     alias: str | None = None
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -371,7 +375,8 @@ class _Reader:
             plain = not (node.is_rowsfrom or node.ordinality or node.coldeflist)
             if isinstance(function, ast.FuncCall) and _call_name(function) is not None:
                 alias = node.alias.aliasname if node.alias else None
-                self.call(function, "from" if plain else "elsewhere", alias, ctes)
+                columns = tuple(column.colname for column in node.coldeflist or ())
+                self.call(function, "from" if plain else "elsewhere", alias, ctes, columns)
                 return
         for child in children(node):
             self.visit(child, ctes)
@@ -389,6 +394,7 @@ class _Reader:
         place: Literal["from", "select", "elsewhere"],
         alias: str | None,
         ctes: frozenset[str],
+        columns: tuple[str, ...] = (),
     ) -> None:
         name = _call_name(node)
         assert name is not None
@@ -402,7 +408,7 @@ class _Reader:
             elif isinstance(argument, ast.ParamRef):
                 parameter = argument.number
         start, end = self.call_extent(node.location)
-        self.calls.append(Call(name, literal, parameter, start, end, place, alias))
+        self.calls.append(Call(name, literal, parameter, start, end, place, alias, columns))
         self.visit(node.args, ctes)
 
     def parameter(self, node: Any, ctes: frozenset[str]) -> None:

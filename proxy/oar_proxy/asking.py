@@ -1,0 +1,509 @@
+"""Questions that one of the paper's protocols answers, in the place of a client's statement.
+
+Such an answer is rows that a model composed, and no query of published tables: it is put into the
+statement as one value, and the hub does the rest. Its columns are those of a column definition
+list; without one they are known when the answer is, so that the owners are asked before the
+statement can be described.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from oar_proxy import answer as answers
+from oar_proxy import explain
+from oar_proxy.catalog import Catalog
+from oar_proxy.drafters import Draft
+from oar_proxy.errors import FeatureNotSupported, InvalidSetting, QueryCanceled, RunStopped
+from oar_proxy.federated import require_safe
+from oar_proxy.federation import Execution, HubLink, Parameter, Prepared, tell
+from oar_proxy.ledger import COMPILED
+from oar_proxy.question import Question
+from oar_proxy.sessionstate import SessionState
+from oar_proxy.settings import MAX_BUDGET, MIN_BUDGET, PROTOCOLS, Limits, QuestionSettings
+from oar_proxy.sql.parse import Call, Parsed
+from oar_proxy.sql.text import Edit, quote_identifier, quote_literal, splice
+from oar_proxy.statement import derived_call, recognise
+
+Value = str | int | float | bool | None
+
+HELD_FOR: Final = 60.0
+"""Seconds between the moment an answer was needed for its columns and a first execution that still
+gives it; whoever prepares a statement for later gets an answer of then."""
+
+_JSONB: Final = 3802
+_MAX_BIGINT: Final = 2**63 - 1
+
+_ROWS: Final = "pg_catalog.jsonb_to_recordset"
+_ELEMENTS: Final = "pg_catalog.jsonb_array_elements"
+_UNKNOWN: Final = (("column1", "text"),)
+"""The columns of an answer without a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question, and what of the catalog may be used for it. ``budget`` is in tokens."""
+
+    protocol: str
+    question: Question
+    catalog: Catalog
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Rows of one width, and in words how they came about: without a value of any row."""
+
+    rows: tuple[tuple[Value, ...], ...] = field(repr=False)
+    account: str
+    queries: tuple[str, ...] = ()
+
+
+class Answering(Protocol):
+    """What answers questions by a protocol."""
+
+    async def answer(self, asked: Asked) -> Answer:
+        """Ask the owners. Raises ``OarError`` where there is no answer."""
+        ...
+
+    async def explain(self, asked: Asked, *, analyze: bool) -> dict[str, Any]:
+        """Describe how a question would be answered, by EXPLAIN's keys; no owner is asked.
+
+        With ``analyze`` the question is asked, and what was done is described, whatever its end.
+        Raises ``OarError``.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class _Held:
+    """Answers by question that were needed for their columns, and when they came."""
+
+    answers: Mapping[str, Answer]
+    at: float
+
+
+@dataclass(slots=True)
+class AskingStatement:
+    """A statement with questions for a protocol, as it was when it was prepared."""
+
+    parsed: Parsed
+    catalog: Catalog
+    protocol: str
+    explained: explain.Options | None
+    held: _Held | None = None
+
+
+class Asking:
+    """Statements with questions for a protocol. One for the proxy; it remembers nothing."""
+
+    def __init__(
+        self, answering: Answering, limits: Limits, defaults: QuestionSettings | None = None
+    ) -> None:
+        self._answering = answering
+        self._limits = limits
+        self._defaults = defaults or QuestionSettings()
+
+    def protocol(self, state: SessionState) -> str:
+        """Return the session's ``oar.protocol``. Raises ``InvalidSetting``."""
+        default = self._defaults.protocol
+        return state.one_of("oar.protocol", (default, *(p for p in PROTOCOLS if p != default)))
+
+    def require_compiled(self, state: SessionState) -> None:
+        """Raise where a statement that was prepared for a draft meets another protocol."""
+        if self.protocol(state) != COMPILED:
+            raise _changed()
+
+    async def prepare(self, parsed: Parsed, link: HubLink, catalog: Catalog) -> Prepared | None:
+        """Prepare a statement that asks a protocol; None for every other.
+
+        Owners are asked where the columns of an answer are not known otherwise. Raises
+        ``OarError`` and ``HubRejected``.
+        """
+        calls = _questions(parsed)
+        if not calls:
+            return None
+        state = await link.state()
+        protocol = self.protocol(state)
+        if protocol == COMPILED:
+            return None
+        _refuse_what_is_kept(parsed)
+        for call in parsed.calls:
+            _refuse_misplaced(call, protocol)
+        explained = explain.options(parsed.node)
+        await _require_hubs_alone(parsed, link, catalog, protocol)
+        statement = AskingStatement(parsed, catalog, protocol, explained)
+        unnamed = [call for call in calls if call.name == "oar_ask" and not call.columns]
+        if not unnamed:
+            return Prepared(parsed.text, statement)
+        extent = parsed.query_extent
+        if parsed.parameters or (explained is not None and extent is None):
+            raise FeatureNotSupported(
+                f"this statement needs the columns of an answer by {protocol} named",
+                hint=_NAME_COLUMNS,
+            )
+        if explained is not None and extent is not None:
+            return Prepared(splice(parsed.text, [Edit(*extent, "SELECT 1")]), statement)
+        given = await self._answers(
+            statement, [c.argument for c in calls if c.argument is not None], link, state
+        )
+        statement.held = _Held(given, asyncio.get_running_loop().time())
+        guarded = [
+            derived_call(call, f"SELECT * FROM public.oar_ask('') AS r({_defined(columns)})")
+            for call in unnamed
+            if call.argument is not None
+            for columns in [_columns(given[call.argument].rows)]
+        ]
+        return Prepared(splice(parsed.text, guarded), statement)
+
+    async def execute(
+        self,
+        statement: AskingStatement,
+        link: HubLink,
+        arguments: Mapping[int, str | None],
+    ) -> Execution:
+        """Answer the questions, or give the answers held; return what the hub executes.
+
+        ``arguments`` are the client's parameters. Raises ``OarError`` and ``HubRejected``.
+        """
+        state = await link.state()
+        if self.protocol(state) != statement.protocol:
+            raise _changed()
+        parsed = statement.parsed
+        calls = _questions(parsed)
+        asked = [_question(call, arguments) for call in calls]
+        if statement.explained is not None:
+            documents = await self._explained(
+                statement, asked, link, state, analyze=statement.explained.analyze
+            )
+            if statement.explained.as_json:
+                return answers.explanation((), json.dumps([{"Plan": d} for d in documents]))
+            return answers.explanation(_lines(documents), None)
+        held, statement.held = statement.held, None
+        if held is not None and asyncio.get_running_loop().time() - held.at <= HELD_FOR:
+            given = held.answers
+        else:
+            given = await self._answers(statement, asked, link, state)
+        binder = _Binder(len(arguments) + 1, written=parsed.kind == "CopyStmt")
+        edits = [
+            _put(call, given[question], binder.bind)
+            for call, question in zip(calls, asked, strict=True)
+        ]
+        sql = splice(parsed.text, edits)
+        return Execution(sql, tuple(binder.parameters), bool(arguments))
+
+    async def lines(self, parsed: Parsed, link: HubLink, catalog: Catalog) -> list[str] | None:
+        """Explain a statement that asks a protocol, as `oar_explain` does; None for every other."""
+        if not _questions(parsed):
+            return None
+        state = await link.state()
+        protocol = self.protocol(state)
+        if protocol == COMPILED:
+            return None
+        for call in parsed.calls:
+            _refuse_misplaced(call, protocol)
+        await _require_hubs_alone(parsed, link, catalog, protocol)
+        asked = [_question(call, {}) for call in _questions(parsed)]
+        statement = AskingStatement(parsed, catalog, protocol, None)
+        return _lines(await self._explained(statement, asked, link, state, analyze=False))
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    async def _answers(
+        self,
+        statement: AskingStatement,
+        questions: Sequence[str],
+        link: HubLink,
+        state: SessionState,
+    ) -> dict[str, Answer]:
+        given: dict[str, Answer] = {}
+        async with self._limited(statement.protocol, state):
+            for asked in await self._asked(statement, questions, link, state):
+                answer = await self._answering.answer(asked)
+                _require_one_width(answer.rows)
+                given[asked.question.text] = answer
+                tell(link, state, answer.account, detail="\n".join(answer.queries) or None)
+        return given
+
+    async def _explained(
+        self,
+        statement: AskingStatement,
+        questions: Sequence[str],
+        link: HubLink,
+        state: SessionState,
+        *,
+        analyze: bool,
+    ) -> list[dict[str, Any]]:
+        async with self._limited(statement.protocol, state):
+            return [
+                {"Node Type": "Protocol Query"}
+                | await self._answering.explain(asked, analyze=analyze)
+                for asked in await self._asked(statement, questions, link, state)
+            ]
+
+    async def _asked(
+        self,
+        statement: AskingStatement,
+        questions: Sequence[str],
+        link: HubLink,
+        state: SessionState,
+    ) -> list[Asked]:
+        require_safe(state)
+        budget = self._budget(state)
+        catalog = await _readable(link, statement.catalog)
+        by = [Question(q, state.principal, state.settings) for q in dict.fromkeys(questions)]
+        return [Asked(statement.protocol, question, catalog, budget) for question in by]
+
+    def _limited(self, protocol: str, state: SessionState) -> _Limit:
+        return _Limit(state.timeout(self._limits.statement_timeout), protocol)
+
+    def _budget(self, state: SessionState) -> int:
+        budget = state.count("oar.budget")
+        if budget is None:
+            return self._defaults.budget
+        if not MIN_BUDGET <= budget <= MAX_BUDGET:
+            raise InvalidSetting(
+                f'{budget} is outside the valid range for parameter "oar.budget" '
+                f"({MIN_BUDGET} .. {MAX_BUDGET})",
+                hint=f"SET oar.budget = {self._defaults.budget}, or RESET oar.budget",
+            )
+        return budget
+
+
+class _Limit:
+    """The time a question may take, its model's calls included."""
+
+    def __init__(self, seconds: float, protocol: str) -> None:
+        self._seconds = seconds
+        self._protocol = protocol
+        self._timeout = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        try:
+            await self._timeout.__aexit__(*raised)
+        except TimeoutError as error:
+            raise QueryCanceled(
+                f"canceling statement: {self._protocol} did not end within {self._seconds:g} s",
+                detail="limit: statement_timeout of the session or of the proxy",
+                hint="ask for less, or raise statement_timeout",
+            ) from error
+
+
+# --- what of a statement is allowed -------------------------------------------------------------
+
+
+_NAME_COLUMNS: Final = "name them: SELECT … FROM oar_ask('…') AS q(name text, amount numeric)"
+
+
+def _changed() -> FeatureNotSupported:
+    return FeatureNotSupported(
+        "cached plan must not change result type",
+        detail="oar.protocol is another than when the statement was prepared",
+        hint="prepare the statement again",
+    )
+
+
+def _questions(parsed: Parsed) -> list[Call]:
+    return [call for call in parsed.calls if call.name != "oar_explain"]
+
+
+def _question(call: Call, arguments: Mapping[int, str | None]) -> str:
+    question = call.argument
+    if question is None and call.parameter is not None:
+        question = arguments.get(call.parameter)
+    if question is None:
+        raise FeatureNotSupported(
+            f"{call.name} needs its question as a literal or a parameter that is not NULL",
+            hint=f"write SELECT * FROM {call.name}('…')",
+            position=call.start + 1,
+        )
+    return question
+
+
+def _refuse_what_is_kept(parsed: Parsed) -> None:
+    if parsed.kind in ("PrepareStmt", "ViewStmt"):
+        kept = "PREPARE" if parsed.kind == "PrepareStmt" else "a view"
+        raise FeatureNotSupported(
+            f"{kept} cannot keep a question for another protocol than compiled",
+            hint="use it in a SELECT, or keep its answer: CREATE TEMP TABLE … AS SELECT …",
+        )
+
+
+def _refuse_misplaced(call: Call, protocol: str) -> None:
+    if call.name == "oar_explain":
+        raise FeatureNotSupported(
+            f"oar_explain cannot stand in a statement with a question for {protocol}",
+            hint="ask and explain in statements of their own",
+            position=call.start + 1,
+        )
+    if call.place == "elsewhere" and not (call.name == "oar_ask" and call.columns):
+        raise FeatureNotSupported(
+            f"{call.name} gives rows, so it belongs in FROM",
+            hint=f"write SELECT … FROM {call.name}('…') AS q",
+            position=call.start + 1,
+        )
+    if call.name == "oar_ask" and call.argument is None and not call.columns:
+        raise FeatureNotSupported(
+            "oar_ask needs its question as a string literal, or its columns named",
+            hint=f"{_NAME_COLUMNS}, or use oar_ask_json($1)",
+            position=call.start + 1,
+        )
+
+
+async def _require_hubs_alone(
+    parsed: Parsed, link: HubLink, catalog: Catalog, protocol: str
+) -> None:
+    """Refuse published tables beside an answer.
+
+    Its values are rows of owners, and would go into the other owners' queries as constants that no
+    policy has decided about.
+    """
+    nothing = Answer((), "")
+    edits = [_put(call, nothing, lambda _: "'[]'::pg_catalog.jsonb") for call in _questions(parsed)]
+    recognised = await recognise(splice(parsed.text, edits), link, catalog, _no_draft)
+    if recognised is not None:
+        raise FeatureNotSupported(
+            f"an answer by {protocol} and a published table cannot stand in one statement",
+            hint="keep the answer and join that: CREATE TEMP TABLE answer AS SELECT * FROM "
+            "oar_ask('…')",
+        )
+
+
+async def _no_draft(_text: str, _state: SessionState) -> Draft:
+    raise FeatureNotSupported("a question cannot be asked in this place")
+
+
+async def _readable(link: HubLink, catalog: Catalog) -> Catalog:
+    """Return what the session's current role may read: more no model is told of on its behalf."""
+    if not catalog.tables:
+        return catalog
+    schemas = ", ".join(quote_literal(schema) for schema, _ in catalog.tables)
+    names = ", ".join(quote_literal(name) for _, name in catalog.tables)
+    rows = await link.query(
+        "SELECT n.nspname, c.relname"
+        f" FROM ROWS FROM (pg_catalog.unnest(ARRAY[{schemas}]::pg_catalog.text[]),"
+        f" pg_catalog.unnest(ARRAY[{names}]::pg_catalog.text[])) AS k(schema, name)"
+        " JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema"
+        " JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name"
+        " WHERE pg_catalog.has_schema_privilege(n.oid, 'USAGE')"
+        " AND pg_catalog.has_table_privilege(c.oid, 'SELECT')"
+    )
+    found = {(s.decode(), n.decode()) for s, n in rows if s is not None and n is not None}
+    return Catalog({key: table for key, table in catalog.tables.items() if key in found})
+
+
+# --- putting an answer into a statement -----------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Binder:
+    """Takes answers as parameters behind the client's own, or ``written`` into the text.
+
+    A COPY has no parameters.
+    """
+
+    first: int
+    written: bool
+    parameters: list[Parameter] = field(default_factory=list)
+
+    def bind(self, document: str) -> str:
+        if self.written:
+            return f"{quote_literal(document)}::pg_catalog.jsonb"
+        self.parameters.append(Parameter(_JSONB, 0, document.encode()))
+        return f"${self.first + len(self.parameters) - 1}::pg_catalog.jsonb"
+
+
+def _put(call: Call, answer: Answer, bind: Callable[[str], str]) -> Edit:
+    """Put an answer in the place of a call."""
+    if call.columns:
+        # The column definition list stays, and PostgreSQL casts to it.
+        return Edit(call.start, call.end, f"{_ROWS}({bind(_document(answer.rows, call.columns))})")
+    columns = _columns(answer.rows)
+    document = bind(_document(answer.rows, [name for name, _ in columns]))
+    if call.name == "oar_ask_json":
+        name = quote_identifier(call.alias or call.name)
+        return derived_call(call, f"SELECT r.row AS {name} FROM {_ELEMENTS}({document}) AS r(row)")
+    return derived_call(call, f"SELECT * FROM {_ROWS}({document}) AS r({_defined(columns)})")
+
+
+def _document(rows: Sequence[Sequence[Value]], names: Sequence[str]) -> str:
+    if rows and len(rows[0]) != len(names):
+        raise FeatureNotSupported(
+            f"the answer has {len(rows[0])} columns, and {len(names)} are named",
+            hint="name as many, or leave out the column definition list to see them",
+        )
+    return json.dumps([dict(zip(names, row, strict=True)) for row in rows], ensure_ascii=False)
+
+
+def _columns(rows: Sequence[Sequence[Value]]) -> Sequence[tuple[str, str]]:
+    """Name the columns of an answer, and infer their types."""
+    return [
+        (f"column{number}", _type(values))
+        for number, values in enumerate(zip(*rows, strict=True), start=1)
+    ] or _UNKNOWN
+
+
+def _type(values: Iterable[Value]) -> str:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {bool}:
+        return "bool"
+    if not kinds or not kinds <= {int, float}:
+        return "text"
+    if float in kinds:
+        return "numeric"
+    whole = all(isinstance(v, int) and -_MAX_BIGINT <= v <= _MAX_BIGINT for v in values if v)
+    return "int8" if whole else "numeric"
+
+
+def _defined(columns: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{quote_identifier(name)} pg_catalog.{kind}" for name, kind in columns)
+
+
+def _require_one_width(rows: Sequence[Sequence[Value]]) -> None:
+    """Refuse rows that are no table, and text that PostgreSQL has not."""
+    if rows and ({len(row) for row in rows} != {len(rows[0])} or not rows[0]):
+        raise RunStopped("the model's answer is no table: its rows differ in length, or are empty")
+    for value in (value for row in rows for value in row):
+        if isinstance(value, str) and ("\0" in value or _has_surrogate(value)):
+            raise RunStopped("the model's answer has a character that PostgreSQL's text has not")
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+# --- explaining -----------------------------------------------------------------------------------
+
+
+def _lines(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [line for document in documents for line in _format(document)]
+
+
+def _format(document: Mapping[str, Any]) -> list[str]:
+    """Write a document of plain values: one line a key, and one each for an object in a list."""
+    lines = [str(document["Node Type"])]
+    for key, value in document.items():
+        if key == "Node Type":
+            continue
+        if not isinstance(value, list):
+            lines.append(f"  {key}: {_one_line(value)}")
+            continue
+        for item in value:
+            if isinstance(item, Mapping):
+                (first, told), *rest = item.items()
+                lines.append(f"  {first} {told}")
+                lines.extend(f"    {name}: {_one_line(each)}" for name, each in rest)
+            else:
+                lines.append(f"  {key}: {_one_line(item)}")
+    return lines
+
+
+def _one_line(value: object) -> str:
+    return " ".join(str(value).split())
