@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import psycopg
 import psycopg.conninfo
@@ -22,6 +23,8 @@ from oar_proxy.protocols.contacts import Contacts, everyone
 from oar_proxy.protocols.named import Run, answer
 from oar_proxy.question import Question
 from oar_proxy.settings import DrafterSettings, HubSettings, Listen, OwnerSettings, Settings
+
+ResultT = TypeVar("ResultT")
 
 KEY = "recD078PnS3x2doBe"
 MEMBERS = [
@@ -142,12 +145,31 @@ class Club:
         timeout: float = 20.0,
         **scripts: Script,
     ) -> tuple[Run, Prompts]:
-        inquiry = Inquiry(
-            Question(question, "anna"),
-            self.catalog,
-            contacts or everyone(("registry", "treasury")),
-            budget,
-        )
+        inquiry = self.inquiry(question, contacts, budget)
+
+        async def run(model: ChatModel) -> Run:
+            return await answer(protocol, inquiry, model, self.application.owner_queries)
+
+        return self.consult(run, *faults, timeout=timeout, **scripts)
+
+    def inquiry(
+        self,
+        question: str = VICE_PRESIDENT,
+        contacts: Contacts | None = None,
+        budget: int = 2048,
+    ) -> Inquiry:
+        asked_of = contacts or everyone(("registry", "treasury"))
+        return Inquiry(Question(question, "anna"), self.catalog, asked_of, budget)
+
+    def consult(
+        self,
+        use: Callable[[ChatModel], Awaitable[ResultT]],
+        /,
+        *faults: Reply,
+        timeout: float = 20.0,
+        **scripts: Script,
+    ) -> tuple[ResultT, Prompts]:
+        """Have something done with a model; return also what the model was sent."""
         with serving(scripted({**WELL_BEHAVED, **scripts}, *faults)) as server:
             settings = DrafterSettings(
                 kind="litellm",
@@ -156,9 +178,8 @@ class Club:
                 api_key="k",
                 timeout=timeout,
             )
-            model = ChatModel(settings, first_pause=0.01)
-            run = answer(protocol, inquiry, model, self.application.owner_queries)
-            return self.runner.run(run), Prompts(server)
+            done = self.runner.run(use(ChatModel(settings, first_pause=0.01)))
+            return done, Prompts(server)
 
     def recorded(self, sql: str) -> list[tuple]:
         with psycopg.connect(self.hub, autocommit=True) as connection:

@@ -95,9 +95,15 @@ class _Job:
 
 
 async def collect(
-    benchmarks: Sequence[Benchmark], wanted: Wanted, calls: Calls, out: Journal, directory: Path
+    benchmarks: Sequence[Benchmark],
+    wanted: Wanted,
+    calls: Calls,
+    out: Journal,
+    directory: Path,
+    *,
+    report: Callable[[str], None],
 ) -> Collected:
-    """Make and save the runs that ``out`` does not have yet.
+    """Make and save the runs that ``out`` does not have yet; say where it is, a line at a time.
 
     Raises :class:`~oar_bench.layout.BenchmarkError` where no question fits or two have one id, and
     what starting a proxy raises.
@@ -109,6 +115,7 @@ async def collect(
         missing = [job for job in mine if job.key(calls.model) not in present]
         collected.present += len(mine) - len(missing)
         if missing and not collected.gave_up:
+            report(f"{organisation.name}: {len(missing)} of {len(mine)} runs to make")
             async with _site(organisation, directory, everyone=wanted.everyone) as site:
                 await _work(missing, wanted.parallel, _Desk(site, calls, out, collected))
     return collected
@@ -118,7 +125,7 @@ def _key(record: Mapping[str, Any]) -> tuple[Any, ...]:
     try:
         kind = record["protocol"]
         budget = record.get("budget", BUDGET) if kind in PROTOCOLS else None
-        return (record["model"], record["question"], kind, record.get("run", 1), budget)
+        return (record["model"], str(record["question"]), kind, record.get("run", 1), budget)
     except KeyError as error:
         raise BenchmarkError(f"not a file of saved runs: a line has no {error}") from error
 

@@ -92,7 +92,7 @@ def collect_command(
         ):
             saved = Calls(settings, calls_journal, offline=offline)
             collected = asyncio.run(
-                collect.collect(benchmarks(data), wanted, saved, journal, directory)
+                collect.collect(benchmarks(data), wanted, saved, journal, directory, report=_report)
             )
     except (BenchmarkError, OSError) as error:
         refuse(str(error))
@@ -113,3 +113,7 @@ def collect_command(
         },
         faults=bool(collected.unfinished),
     )
+
+
+def _report(line: str) -> None:
+    typer.echo(line, err=True)

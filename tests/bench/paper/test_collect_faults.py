@@ -173,6 +173,15 @@ def test_files_are_their_owners_and_hold_no_key(collect, tmp_path):
     assert campus.KEY not in collection.printed
 
 
+def test_a_providers_key_is_not_sent_to_whoever_is_at_the_url(collect, tmp_path, monkeypatch):
+    monkeypatch.delenv("OAR_DRAFTER__API_KEY")
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-a-provider")
+    with serving(scripted(campus.MODEL)) as server:
+        collection = collect(tmp_path / "runs.jsonl", server.url, *ONE_CALL)
+    assert collection.status == 0
+    assert server.keys == ["Bearer none"]
+
+
 @pytest.mark.parametrize(
     ("options", "part"),
     [
