@@ -21,7 +21,7 @@ from oar_proxy.expansion import Values
 from oar_proxy.federation import Copied, Execution, HubReader, Parameter
 from oar_proxy.memory import Account
 from oar_proxy.plan import Plan
-from oar_proxy.run import WHOLE, Gathered, Rows
+from oar_proxy.rows import WHOLE, Gathered, Rows
 from oar_proxy.sql.parse import parse
 from oar_proxy.sql.text import Edit, quote_identifier, quote_literal, splice
 from oar_proxy.sql.tree import ast, enums, option_word, row_by_row

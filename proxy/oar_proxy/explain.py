@@ -14,7 +14,7 @@ from oar_proxy.gate import KeyEdge
 from oar_proxy.hub import planreading
 from oar_proxy.order import Alternative
 from oar_proxy.plan import LocalSemiJoin, Plan, Step, bound_scan, key_filter
-from oar_proxy.run import StepReport
+from oar_proxy.rows import StepReport
 from oar_proxy.sql.tree import ast, option_word
 
 

@@ -42,9 +42,11 @@ from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
 from oar_proxy.memory import Account, Memory
 from oar_proxy.plan import Plan
 from oar_proxy.question import Question
-from oar_proxy.run import Gathered, OwnerSlots, Rows, run
+from oar_proxy.rows import Gathered, Rows
+from oar_proxy.run import run
 from oar_proxy.sessionstate import SessionState
 from oar_proxy.settings import Limits
+from oar_proxy.snapshots import OwnerSlots
 from oar_proxy.sql.parse import comment_question, parse
 from oar_proxy.sql.text import (
     Edit,

@@ -135,6 +135,13 @@ class Plan:
     """Orders that were compared: the one that was taken first, with no reason against it."""
 
     @property
+    def owners(self) -> set[str]:
+        """Those that are asked."""
+        if self.whole is not None:
+            return {self.whole.owner}
+        return {step.owner for step in self.steps}
+
+    @property
     def unread(self) -> tuple[int, ...]:
         """Occurrences whose rows cannot matter: the planner scans them nowhere."""
         read = {step.occurrence for step in self.steps}

@@ -225,7 +225,7 @@ def test_a_fault_of_the_proxy_is_on_the_ledger(client, monkeypatch, statement):
         raise ZeroDivisionError("a row")
 
     with monkeypatch.context() as patched:
-        patched.setattr("oar_proxy.run.Rows.add", fault)
+        patched.setattr("oar_proxy.rows.Rows.add", fault)
         with pytest.raises(psycopg.errors.InternalError_) as refused:
             client.execute(statement)
     assert "a row" not in str(refused.value)

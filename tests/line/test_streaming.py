@@ -11,7 +11,7 @@ import asyncpg
 import psycopg
 import psycopg.conninfo
 import pytest
-from oar_proxy.run import CHUNK_ROWS
+from oar_proxy.fetch import CHUNK_ROWS
 from oar_proxy.settings import HubSettings, Limits, Listen, OwnerSettings, Settings
 from psycopg import errors
 

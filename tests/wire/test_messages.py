@@ -20,7 +20,6 @@ def joined(parts):
 
 
 DECODERS = {
-    "query": (messages.decode_query, messages.encode_query(b"SELECT 1"), b"SELECT 1"),
     "parse": (
         messages.decode_parse,
         messages.encode_parse(b"s", b"SELECT $1", (23, 0)),

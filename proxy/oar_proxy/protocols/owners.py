@@ -47,9 +47,10 @@ from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
 from oar_proxy.memory import Account, Memory
 from oar_proxy.protocols.literals import Seen
 from oar_proxy.question import Question
-from oar_proxy.run import OwnerSlots, run
+from oar_proxy.run import run
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.settings import Limits
+from oar_proxy.snapshots import OwnerSlots
 from oar_proxy.sql.parse import Parsed, parse
 from oar_proxy.sql.text import SyntaxFault, without_comments
 from oar_proxy.sql.tree import function_names, most_rows

@@ -133,14 +133,6 @@ class Bind:
         raise ProtocolViolation("bind message has another number of formats than of values")
 
 
-def decode_query(message: bytes) -> bytes:
-    """Return the text of a Query message."""
-    body = _Body(message)
-    text = body.string()
-    body.end()
-    return text
-
-
 def decode_parse(message: bytes) -> Parse:
     """Read a Parse message."""
     body = _Body(message)

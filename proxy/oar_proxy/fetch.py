@@ -1,0 +1,230 @@
+"""Fetching rows from their owner: through the gate, within its cap, kept or passing through.
+
+Whatever becomes of a query goes on the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from oar_adapters.interface import Adapter, OwnerError, Query, Scan, Snapshot
+
+from oar_proxy import gate as gates
+from oar_proxy.errors import LimitExceeded, OarError, QueryCanceled
+from oar_proxy.gate import Gate
+from oar_proxy.ledger import SUCCESS, Ask, StepOutcome
+from oar_proxy.memory import Account
+from oar_proxy.plan import Step
+from oar_proxy.rows import Rows, StepReport
+from oar_proxy.snapshots import Snapshots, owner_fault
+
+if TYPE_CHECKING:
+    from oar_adapters.authorized import Authorized
+
+CHUNK_ROWS: Final = 20_000
+CHUNK_BYTES: Final = 8 * 1024 * 1024
+"""What of a whole statement's rows is held before they begin to pass through. An answer of no
+more than that costs no further query."""
+
+CHUNKS_HELD: Final = 12
+"""Chunks that a small budget has to have room for: one waits while another one is sent and a third
+one collected, and the text of a COPY takes up to three times twice what its rows do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """One authorised query on its way.
+
+    ``step`` None: the whole statement, which gives ``most`` rows, or any number when that is None.
+    """
+
+    owner: str
+    query: Authorized
+    rendered: str
+    rows: Rows
+    step: Step | None = None
+    keys: tuple[int | None, ...] = ()
+    notes: tuple[str, ...] = ()
+    most: int | None = None
+
+
+@dataclass
+class Fetcher:
+    """What one statement fetches, one query at a time or several.
+
+    Outcomes that are not on the ledger yet are left in ``finished``. With ``give``, rows that are
+    more than a chunk are given away; ``passing``: some were, or are about to be.
+    """
+
+    adapters: Mapping[str, Adapter]
+    gate: Gate
+    ask: Ask
+    account: Account
+    snapshots: Snapshots
+    progress: Callable[[str], None]
+    finished: list[StepOutcome]
+    give: Callable[[Rows], Awaitable[None]] | None = None
+    passing: bool = False
+    broken_off: bool = False
+
+    async def authorize(self, wave: Sequence[gates.Step]) -> list[Authorized]:
+        """Pass the gate; what finished meanwhile goes on the ledger in the same write.
+
+        Raises what :meth:`Gate.authorize` does.
+        """
+        if not wave:
+            return []
+        finished = tuple(self.finished)
+        authorized = await self.gate.authorize(self.ask, wave, finished)
+        del self.finished[: len(finished)]
+        return authorized
+
+    def skip(self, owner: str, query: Authorized) -> None:
+        """Note that a query need not be sent, for there is no key that could match."""
+        self.finished.append(StepOutcome(query.ledger_entry, SUCCESS, 0))
+        self.progress(f"owner {owner} is not asked: no key is left")
+
+    async def fetch(self, sending: Sending) -> StepReport:
+        """Put the rows of a query behind those of ``sending.rows``. Raises ``OarError``."""
+        started = time.perf_counter()  # the loop's own clock may tick in milliseconds
+        self.progress(_asking(sending))
+        received = await self._noted(sending.query, self._receive(sending))
+        if self.broken_off:
+            sending = await self._begin_again(sending)
+            received = await self._noted(sending.query, self._receive(sending))
+        self.progress(f"owner {sending.owner} sent {received} rows")
+        return StepReport(
+            sending.step,
+            sending.owner,
+            sending.rendered,
+            sending.keys,
+            received,
+            time.perf_counter() - started,
+            sending.notes,
+            size=sending.rows.size,
+        )
+
+    async def _noted(self, query: Authorized, rows: Coroutine[Any, Any, int]) -> int:
+        """Await the rows of a query, and note for the ledger how that ended."""
+        try:
+            received = await rows
+        except OarError as error:
+            self.finished.append(StepOutcome(query.ledger_entry, error.sqlstate, None))
+            raise
+        except asyncio.CancelledError:
+            self.finished.append(StepOutcome(query.ledger_entry, QueryCanceled.sqlstate, None))
+            raise
+        self.finished.append(StepOutcome(query.ledger_entry, SUCCESS, received))
+        return received
+
+    async def _receive(self, sending: Sending) -> int:
+        cap, rule = self.gate.row_cap(sending.owner)
+        rows = sending.rows
+        received = 0
+        try:
+            async with self.snapshots.use(sending.owner) as snapshot:
+                async for batch in snapshot.run(sending.query):
+                    if self.give is not None and self._is_chunk(rows):
+                        if not self.passing and not self._interleaves(sending.owner):
+                            self.broken_off = True
+                            return received
+                        await self._pass(sending, snapshot, self.give)
+                    received += batch.rows
+                    if received > cap:
+                        raise _too_many_rows(sending, cap, rule)
+                    rows.add(batch, self.account)
+        except OwnerError as error:
+            raise owner_fault(sending.owner, error) from error
+        return received
+
+    # --- rows that pass through -----------------------------------------------------------------
+
+    def _is_chunk(self, rows: Rows) -> bool:
+        most = min(CHUNK_BYTES, self.account.most // CHUNKS_HELD)
+        return rows.count >= CHUNK_ROWS or rows.size >= most
+
+    def _interleaves(self, owner: str) -> bool:
+        return self.adapters[owner].capabilities.interleaves
+
+    async def _pass(
+        self, sending: Sending, snapshot: Snapshot, give: Callable[[Rows], Awaitable[None]]
+    ) -> None:
+        """Give away the rows that are held, once it is known that none will have to be refused."""
+        if not self.passing:
+            await self._require_within_cap(sending, snapshot)
+            self.passing = True
+        await give(sending.rows.take())
+
+    async def _begin_again(self, sending: Sending) -> Sending:
+        """Have an owner that cannot count while it sends count now, and send from the first row."""
+        self.account.free(sending.rows.take().size)
+        async with self.snapshots.use(sending.owner) as snapshot:
+            await self._require_within_cap(sending, snapshot)
+        self.passing = True
+        again = gates.Step(sending.owner, sending.query.query, sending.rendered)
+        (permit,) = await self.authorize([again])
+        return replace(sending, query=permit)
+
+    async def _require_within_cap(self, sending: Sending, snapshot: Snapshot) -> None:
+        """Have the owner count, in the same snapshot: a refusal has to come before the first row.
+
+        A statement need not give as many rows twice (rows that tie, sums of floating-point
+        numbers), so the cap is watched while they pass as well.
+        """
+        query = sending.query.query
+        cap, rule = self.gate.row_cap(sending.owner)
+        if isinstance(query, Scan):
+            counting: Query = replace(query, columns=(), limit=cap + 1)
+        else:
+            if sending.most is not None and sending.most <= cap:
+                return
+            counting = replace(query, limit=cap + 1, counted=True)
+        rendered = self.adapters[sending.owner].render(counting)
+        (permit,) = await self.authorize([gates.Step(sending.owner, counting, rendered)])
+        self.progress(f"asking owner {sending.owner} how many rows that is: they pass as they come")
+        if await self._noted(permit, self._counted(sending.owner, snapshot, permit)) > cap:
+            raise _too_many_rows(sending, cap, rule)
+
+    async def _counted(self, owner: str, snapshot: Snapshot, query: Authorized) -> int:
+        try:
+            return sum([batch.rows async for batch in snapshot.run(query)])
+        except OwnerError as error:
+            raise owner_fault(owner, error) from error
+
+
+def _too_many_rows(sending: Sending, cap: int, rule: str) -> LimitExceeded:
+    step = sending.step
+    table = "" if step is None else f" of {step.scan.table.name}"
+    reasons = [f"limit {rule}: {cap} rows"]
+    hint = "narrow the statement with a condition on that owner's table"
+    for edge, verdict in step.denied if step is not None else ():
+        origins = ", ".join(f"{o.schema}.{o.table}.{o.column}" for o in edge.origins)
+        reasons.append(
+            f"edge {origins} to {edge.receiver}.{edge.receiver_table}.{edge.receiver_column} "
+            f"would reduce it, and rule {verdict.rule} denies it"
+        )
+        grantor = edge.origins[0]
+        hint = (
+            f"owner {grantor.owner} can allow it with the key_disclosure entry "
+            f"{{column: {grantor.table}.{grantor.column}, to: [{edge.receiver}], max_keys: N}}; "
+            f"or {hint}"
+        )
+    reasons.extend(sending.notes)
+    return LimitExceeded(
+        f"owner {sending.owner} would send more than {cap} rows{table}: nothing is returned",
+        detail="; ".join(reasons),
+        hint=hint,
+    )
+
+
+def _asking(sending: Sending) -> str:
+    if sending.step is None:
+        return f"asking owner {sending.owner} for the whole statement"
+    counts = [count for count in sending.keys if count is not None]
+    carried = f" with {sum(counts)} keys" if counts else ""
+    what = "keys of " if sending.step.stage == "keys" else ""
+    return f"asking owner {sending.owner} for {what}{sending.step.scan.table.name}{carried}"

@@ -1,0 +1,84 @@
+"""Rows that owners sent, column by column, and what EXPLAIN ANALYZE tells of how they came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from oar_adapters.interface import Batch, Packed, Partial
+
+from oar_proxy.memory import Account
+from oar_proxy.plan import Step
+
+WHOLE: Final = 0
+"""The number of a whole statement's rows, where occurrences count from 1."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of one owner (or several), column by column, each column in the chunks that came.
+
+    Of a counted scan they are groups: behind the columns that have ``names`` come the others of
+    ``Scan.outputs``, and ``partials`` are the scan's (None: they are rows).
+    """
+
+    names: tuple[str, ...]
+    columns: list[list[Packed]] = field(repr=False)
+    count: int = 0
+    size: int = 0
+    """Bytes of all cells."""
+    partials: tuple[Partial, ...] | None = None
+
+    def add(self, batch: Batch, account: Account) -> None:
+        """Put a batch behind the others. Raises what :meth:`Account.hold` does."""
+        packed = [Packed.of(cells) for cells in batch.columns]
+        size = sum(len(cells.elements) for cells in packed)
+        account.hold(size)
+        for column, cells in zip(self.columns, packed, strict=True):
+            column.append(cells)
+        self.count += batch.rows
+        self.size += size
+
+    def take(self) -> Rows:
+        """Give away what was collected so far, and begin anew."""
+        taken = replace(self)
+        self.columns, self.count, self.size = [[] for _ in self.names], 0, 0
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one step did, for EXPLAIN ANALYZE.
+
+    ``keys`` went along each of the step's edges; None: it was left out. ``size`` is that of the
+    cells it brought, in bytes.
+    """
+
+    step: Step | None
+    owner: str
+    sql: str
+    keys: tuple[int | None, ...]
+    rows: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+    skipped: bool = False
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Gathered:
+    """All rows that came back, by occurrence, each owner's apart."""
+
+    rows: dict[int, list[Rows]] = field(default_factory=dict)
+    reports: list[StepReport] = field(default_factory=list)
+
+    def of(self, occurrence: int) -> Rows:
+        """The rows of all holders of an occurrence together; none for one that was not read."""
+        parts = self.rows.get(occurrence, [])
+        if not parts:
+            return Rows((), [])
+        columns = [
+            [c for part in parts for c in part.columns[i]] for i in range(len(parts[0].columns))
+        ]
+        count = sum(part.count for part in parts)
+        return Rows(parts[0].names, columns, count, partials=parts[0].partials)
