@@ -66,8 +66,11 @@ class Answer:
 class Answering(Protocol):
     """What answers questions by a protocol."""
 
-    async def answer(self, asked: Asked) -> Answer:
-        """Ask the owners. Raises ``OarError`` where there is no answer."""
+    async def answer(self, asked: Asked, progress: Callable[[str], None]) -> Answer:
+        """Ask the owners, and say of each query when it is over.
+
+        Raises ``OarError`` where there is no answer.
+        """
         ...
 
     async def explain(self, asked: Asked, *, analyze: bool) -> dict[str, Any]:
@@ -221,9 +224,15 @@ class Asking:
         state: SessionState,
     ) -> dict[str, Answer]:
         given: dict[str, Answer] = {}
+        reports = state.enabled("oar.progress")
+
+        def progress(message: str) -> None:
+            if reports:
+                tell(link, state, message)
+
         async with self._limited(statement.protocol, state):
             for asked in await self._asked(statement, questions, link, state):
-                answer = await self._answering.answer(asked)
+                answer = await self._answering.answer(asked, progress)
                 _require_one_width(answer.rows)
                 given[asked.question.text] = answer
                 tell(link, state, answer.account, detail="\n".join(answer.queries) or None)

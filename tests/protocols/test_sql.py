@@ -380,6 +380,18 @@ def test_a_notice_tells_how_the_answer_came_about(clients, person):
     assert len(notices) == 1
 
 
+def test_progress_tells_of_each_query_when_it_is_over(person):
+    notices = []
+    person.add_notice_handler(lambda notice: notices.append(notice.message_primary))
+    person.execute("SET oar.progress = on")
+    rows(person, f"SELECT * FROM oar_ask('{ASK}')")
+    assert notices == [
+        "query 1, owner registry: rows=1",
+        "query 2, owner treasury: rows=1",
+        "answered by relay, composed by a model: rows=1 results=2 calls=4",
+    ]
+
+
 # --- the extended protocol ------------------------------------------------------------------
 
 
@@ -445,6 +457,16 @@ async def connected(clients, **settings):
         database=parts["dbname"],
         server_settings={"oar.protocol": "relay", **settings},
     )
+
+
+def test_questions_in_a_pipeline(clients, person):
+    with person.pipeline():
+        first = person.execute(f"SELECT * FROM oar_ask('{ASK}')")
+        between = person.execute("SELECT count(*) FROM treasury.income")
+        last = person.execute("SELECT * FROM oar_ask(%s) AS q(a int)", (ASK,))
+        found = [first.fetchall(), between.fetchall(), last.fetchall()]
+    assert found == [[(50,)], [(2,)], [(50,)]]
+    assert len(clients.materials("receiver")) == 2
 
 
 def test_drivers_that_bind_the_question(clients):

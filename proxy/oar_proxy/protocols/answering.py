@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from oar_proxy.asking import Answer, Asked
@@ -23,7 +23,7 @@ class ProtocolAnswers:
         self._owners = owners
         self._model = model
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: Asked, progress: Callable[[str], None]) -> Answer:
         """Run the protocol.
 
         Raises ``InsufficientPrivilege`` where no owner lets a model read, ``Unanswerable``,
@@ -32,7 +32,13 @@ class ProtocolAnswers:
         model = self._required(asked)
         inquiry = self._inquiry(asked)
         await self._require_a_readable_owner(asked, inquiry)
-        run = await answer(asked.protocol, inquiry, model, self._owners)
+        run = await answer(
+            asked.protocol,
+            inquiry,
+            model,
+            self._owners,
+            progress=lambda query: progress(_told(query)),
+        )
         if run.rows is None:
             raise self._failure(asked, run)
         return Answer(run.rows, _account(asked, run), tuple(map(_told, run.queries)))

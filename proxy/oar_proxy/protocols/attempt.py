@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -108,6 +108,8 @@ class Attempt:
     queries: list[OwnerQuery] = field(default_factory=list)
     tokens: int = 0
     """Of the budget, what the results that were charged so far took."""
+    progress: Callable[[OwnerQuery], None] = lambda _: None
+    """Told of each query when it is over."""
 
     async def consult(
         self, role: Role, system: str, material: Mapping[str, Any], form: type[ReplyT]
@@ -146,12 +148,14 @@ class Attempt:
                 result.columns, result.rows, result.truncated, result.keys,
             )  # fmt: skip
         self.queries[number - 1] = done
+        self.progress(done)
         return done
 
     def note(self, owner: str, status: str) -> OwnerQuery:
         """Put a query on the trace that was not sent."""
         noted = OwnerQuery(len(self.queries) + 1, owner, "", status)
         self.queries.append(noted)
+        self.progress(noted)
         return noted
 
     def publishes(self, owner: str) -> bool:

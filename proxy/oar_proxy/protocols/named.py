@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -76,8 +76,15 @@ PROTOCOLS: Final[Mapping[str, Strategy | Routed]] = MappingProxyType(
 """The last two without ``oar`` are the paper's experiment on what relay's advantage comes from."""
 
 
-async def answer(protocol: str, inquiry: Inquiry, model: Model, owners: OwnerQueries) -> Run:
-    """Run a protocol for a question.
+async def answer(
+    protocol: str,
+    inquiry: Inquiry,
+    model: Model,
+    owners: OwnerQueries,
+    *,
+    progress: Callable[[OwnerQuery], None] = lambda _: None,
+) -> Run:
+    """Run a protocol for a question; ``progress`` is told of each query when it is over.
 
     Raises ``KeyError`` for another name than those of :data:`PROTOCOLS`, and ``OarError`` for what
     says nothing about the protocol: a model or a ledger that cannot be reached.
@@ -99,7 +106,7 @@ async def answer(protocol: str, inquiry: Inquiry, model: Model, owners: OwnerQue
     async with owners.sit(
         inquiry.question, inquiry.catalog, protocol, strategy.name, kappa
     ) as sitting:
-        attempt = Attempt(inquiry, model, sitting, calls)
+        attempt = Attempt(inquiry, model, sitting, calls, progress=progress)
         try:
             rows = (await strategy.run(attempt)).rows
             outcome = "abstained" if rows is None else "answered"
