@@ -9,10 +9,12 @@ Rule ids are stable for one text of a policy: ``owner/key_disclosure[1]`` is the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from typing import TypeVar
 
-from oar_policies.model import Mark, Policy
+from oar_policies.model import Grant, Mark, Policy, Subject
 from oar_policies.names import write_name
 
 
@@ -26,15 +28,18 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class EdgeDecision:
-    """Whether keys of a column may leave for a receiver.
+    """Whether keys of a column may leave for a receiver, or reach it.
 
-    ``max_keys`` is the obligation of a permit: one query must not carry more (None: the policy
-    sets no number).
+    ``max_keys`` and ``min_keys`` are the obligations of a permit: one query must not carry more, or
+    fewer unless it carries none (None: the policy sets no number). ``condition``, of a denial, is
+    what the grant whose rule it names lacks: it would permit the same under another one.
     """
 
     permit: bool
     rule: str
-    max_keys: int | None
+    max_keys: int | None = None
+    min_keys: int | None = None
+    condition: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +62,19 @@ class Unmatched:
 def decide_table(policy: Policy, table: str) -> Decision:
     """Decide whether a table is published at all."""
     rule = policy.tables.get(table)
+    if rule is None and policy.default_deny:
+        return Decision(False, f"{policy.owner}/default")
     if rule is not None and rule.deny:
         return Decision(False, f"{policy.owner}/tables.{write_name(table)}.deny")
     return Decision(True, f"{policy.owner}/default permit")
+
+
+def decide_subject(policy: Policy, subject: Subject) -> Decision:
+    """Decide whether a subject may ask this owner for anything."""
+    if policy.subjects is None:
+        return Decision(True, f"{policy.owner}/default permit")
+    known = subject.roles | {subject.principal}
+    return Decision(not policy.subjects.isdisjoint(known), f"{policy.owner}/subjects")
 
 
 def decide_column(policy: Policy, table: str, column: str) -> Decision:
@@ -83,15 +98,65 @@ def column_visible(policy: Policy, table: str, column: str) -> bool:
     return decide_column(policy, table, column).permit
 
 
-def decide_edge(policy: Policy, *, table: str, column: str, receiver: str) -> EdgeDecision:
-    """Decide whether values of ``table.column`` may leave as join keys for owner ``receiver``."""
+def decide_edge(
+    policy: Policy, *, table: str, column: str, receiver: str, subject: Subject, today: date
+) -> EdgeDecision:
+    """Decide whether values of ``table.column`` may leave as join keys for owner ``receiver``.
+
+    ``today`` is the day in UTC.
+    """
     visible = decide_column(policy, table, column)
     if not visible.permit:
-        return EdgeDecision(False, visible.rule, None)
-    for number, grant in enumerate(policy.key_disclosure):
-        if grant.matches(table, column, receiver):
-            return EdgeDecision(True, f"{policy.owner}/key_disclosure[{number}]", grant.max_keys)
-    return EdgeDecision(False, f"{policy.owner}/default deny", None)
+        return EdgeDecision(False, visible.rule)
+    section = f"{policy.owner}/key_disclosure"
+    matching = [
+        g for g in enumerate(policy.key_disclosure) if g[1].matches(table, column, receiver)
+    ]
+    number, grant, condition = _first(matching, subject, today)
+    if grant is None:
+        return EdgeDecision(False, f"{policy.owner}/default deny")
+    if condition is not None:
+        return EdgeDecision(False, f"{section}[{number}].{condition}", condition=condition)
+    return EdgeDecision(True, f"{section}[{number}]", grant.max_keys, grant.min_keys)
+
+
+def decide_acceptance(
+    policy: Policy, *, table: str, column: str, sender: str, subject: Subject, today: date
+) -> EdgeDecision:
+    """Decide whether join keys of owner ``sender`` may be compared with ``table.column`` here."""
+    if policy.accept_keys is None:
+        return EdgeDecision(True, f"{policy.owner}/default permit")
+    section = f"{policy.owner}/accept_keys"
+    number, grant, condition = _first(
+        [g for g in enumerate(policy.accept_keys) if g[1].matches(table, column, sender)],
+        subject,
+        today,
+    )
+    if grant is None:
+        return EdgeDecision(False, section)
+    if condition is not None:
+        return EdgeDecision(False, f"{section}[{number}].{condition}", condition=condition)
+    return EdgeDecision(True, f"{section}[{number}]", grant.max_keys)
+
+
+_G = TypeVar("_G", bound=Grant)
+
+
+def _first(
+    matching: Sequence[tuple[int, _G]], subject: Subject, today: date
+) -> tuple[int, _G | None, str | None]:
+    """The first grant that holds; else the first, with the condition that it does not meet."""
+    lacking = [(number, grant, _lacks(grant, subject, today)) for number, grant in matching]
+    holding = (each for each in lacking if each[2] is None)
+    return next(holding, lacking[0] if lacking else (0, None, None))
+
+
+def _lacks(grant: Grant, subject: Subject, today: date) -> str | None:
+    if grant.expires is not None and today > grant.expires:
+        return "expires"
+    if grant.purposes is not None and subject.purpose not in grant.purposes:
+        return "purpose"
+    return None
 
 
 def decide_keys_in(policy: Policy, count: int) -> KeysInDecision:
@@ -124,9 +189,9 @@ def unmatched(policy: Policy, published: Mapping[str, Collection[str]]) -> tuple
 def _named(policy: Policy) -> Iterator[tuple[tuple[str, ...], Mark]]:
     for table, rule in policy.tables.items():
         yield (table,), rule.mark
-        for column, mark in rule.deny_columns.items():
+        for column, mark in (*rule.deny_columns.items(), *rule.require_filter.items()):
             yield (table, column), mark
-    for grant in policy.key_disclosure:
+    for grant in (*policy.key_disclosure, *(policy.accept_keys or ())):
         if grant.column.table is not None:
             name = (grant.column.table, grant.column.column)
             yield tuple(part for part in name if part is not None), grant.mark

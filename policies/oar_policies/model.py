@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from types import MappingProxyType
 
 
@@ -16,11 +17,24 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Subject:
+    """Who asks, and what for. ``roles`` are all that the principal is a member of, itself too."""
+
+    principal: str
+    roles: frozenset[str] = frozenset()
+    purpose: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerLimits:
     """What the owner puts up with. ``None``: only the proxy's own limit holds."""
 
     max_rows: int | None = None
     """Rows one query may return; one more and the statement fails."""
+    max_bytes: int | None = None
+    """Bytes of the cells one query may return; more and the statement fails."""
+    max_queries: int | None = None
+    """Queries one statement or question may send to this owner."""
     timeout: float | None = None
     """Seconds."""
     max_keys_in: int | None = None
@@ -29,11 +43,16 @@ class OwnerLimits:
 
 @dataclass(frozen=True, slots=True)
 class TableRule:
-    """What of one table stays hidden: all of it, or the columns named."""
+    """What of one table stays hidden, all of it or the columns named; and how it may be asked for.
+
+    ``require_filter``: each query compares one of these columns with values of its own, or with
+    join keys.
+    """
 
     mark: Mark
     deny: bool = False
     deny_columns: Mapping[str, Mark] = field(default_factory=lambda: MappingProxyType({}))
+    require_filter: Mapping[str, Mark] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +68,37 @@ class ColumnPattern:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyDisclosure:
-    """Values of ``column`` may leave as join keys for the owners ``to`` (None: for any owner)."""
+class Grant:
+    """What both sides of a key edge write: a column, owners on the other side, conditions.
+
+    ``owners`` None: any. ``purposes`` None: any, also none; else the subject has to say one of
+    them. ``expires`` is the last day it holds, in UTC.
+    """
 
     mark: Mark
     column: ColumnPattern
-    to: frozenset[str] | None
+    owners: frozenset[str] | None
     max_keys: int | None = None
     """Keys one query may carry; None: only the other limits hold."""
+    purposes: frozenset[str] | None = None
+    expires: date | None = None
 
-    def matches(self, table: str, column: str, receiver: str) -> bool:
-        """Tell whether it covers keys of that column for that receiver."""
-        return self.column.matches(table, column) and (self.to is None or receiver in self.to)
+    def matches(self, table: str, column: str, owner: str) -> bool:
+        """Tell whether it is about keys of, or for, that column and that owner."""
+        return self.column.matches(table, column) and (self.owners is None or owner in self.owners)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDisclosure(Grant):
+    """Values of ``column`` may leave as join keys for the ``owners``."""
+
+    min_keys: int | None = None
+    """Fewer keys than so many do not leave: nobody is to be looked up alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAcceptance(Grant):
+    """Join keys of the ``owners`` may be compared with ``column``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +113,22 @@ class Policy:
     source: str
     digest: str
     limits: OwnerLimits = OwnerLimits()
+    default_deny: bool = False
+    """Only tables that have a rule are published."""
+    subjects: frozenset[str] | None = None
+    """Roles that may ask this owner; None: all."""
     tables: Mapping[str, TableRule] = field(default_factory=lambda: MappingProxyType({}))
     key_disclosure: tuple[KeyDisclosure, ...] = ()
+    accept_keys: tuple[KeyAcceptance, ...] | None = None
+    """Keys it takes; None: whatever others may send."""
     rows_to_model: bool = False
     """Rows of this owner may stand in a prompt of a language model."""
+
+    @property
+    def conditional(self) -> bool:
+        """Whether decisions depend on who asks, what for, or on which day."""
+        grants = (*self.key_disclosure, *(self.accept_keys or ()))
+        return self.subjects is not None or any(g.purposes or g.expires for g in grants)
 
 
 def default_policy(owner: str) -> Policy:

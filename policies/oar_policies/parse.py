@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -20,6 +21,7 @@ import yaml
 
 from oar_policies.model import (
     ColumnPattern,
+    KeyAcceptance,
     KeyDisclosure,
     Mark,
     OwnerLimits,
@@ -41,8 +43,11 @@ _SHOWN: Final = 40
 _WHOLE = re.compile(r"0|[1-9][0-9]*")
 """Plain decimal only: YAML 1.1 would read 010 as eight and 1:30 as ninety."""
 _SECONDS = re.compile(r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TAG = "tag:yaml.org,2002:"
 _KINDS: Final = {"bool": "a boolean", "int": "a number", "float": "a number", "null": "nothing"}
+
+_NO_COLUMNS: Final[Mapping[str, Mark]] = MappingProxyType({})
 
 _Fields = dict[str, tuple[yaml.ScalarNode, yaml.Node]]
 
@@ -153,29 +158,44 @@ class _Reading:
     # --- the fields ---
 
     def policy(self, root: yaml.Node, owner: str, digest: str) -> Policy:
-        known = ("version", "limits", "tables", "key_disclosure", "model")
+        known = (
+            "version",
+            "default",
+            "subjects",
+            "limits",
+            "tables",
+            "key_disclosure",
+            "accept_keys",
+            "model",
+        )
         fields = self.fields(root, "a policy", known)
         if "version" not in fields:
             raise self.error(_start(root), "version is missing: a policy begins with 'version: 1'")
         if self.whole(fields["version"][1], "version", 0) != 1:
             raise self.error(_start(fields["version"][1]), "version: only 1 is known")
-        limits, tables, grants, model = map(fields.get, known[1:])
+        default, subjects, limits, tables, grants, accepted, model = map(fields.get, known[1:])
         return Policy(
             owner=owner,
             source=self.source,
             digest=digest,
+            default_deny=default is not None and self.denies(default[1], "default", "permit"),
+            subjects=self.names(subjects[1], "subjects", "role") if subjects else None,
             limits=self.limits(limits[1]) if limits else OwnerLimits(),
             tables=self.tables(tables[1]) if tables else MappingProxyType({}),
             key_disclosure=self.grants(grants[1]) if grants else (),
+            accept_keys=self.acceptances(accepted[1]) if accepted else None,
             rows_to_model=self.model(model[1]) if model else False,
         )
 
     def limits(self, node: yaml.Node) -> OwnerLimits:
-        fields = self.fields(node, "limits", ("max_rows", "timeout", "max_keys_in"))
-        rows, timeout, keys = map(fields.get, ("max_rows", "timeout", "max_keys_in"))
+        known = ("max_rows", "max_bytes", "timeout", "max_queries", "max_keys_in")
+        fields = self.fields(node, "limits", known)
+        rows, size, timeout, queries, keys = map(fields.get, known)
         return OwnerLimits(
             max_rows=self.whole(rows[1], "max_rows", 1) if rows else None,
+            max_bytes=self.whole(size[1], "max_bytes", 1) if size else None,
             timeout=self.seconds(timeout[1], "timeout") if timeout else None,
+            max_queries=self.whole(queries[1], "max_queries", 1) if queries else None,
             max_keys_in=self.whole(keys[1], "max_keys_in", 0) if keys else None,
         )
 
@@ -184,10 +204,14 @@ class _Reading:
         fields = self.fields(node, "model", ("rows",))
         if "rows" not in fields:
             raise self.error(_start(node), "model needs rows")
-        value = fields["rows"][1]
-        if self.text(value, "rows") not in ("allow", "deny"):
-            raise self.error(_start(value), "rows: allow or deny is expected")
-        return self.text(value, "rows") == "allow"
+        return not self.denies(fields["rows"][1], "rows", "allow")
+
+    def denies(self, node: yaml.Node, what: str, other: str) -> bool:
+        """Read ``deny``, or the word for its opposite."""
+        word = self.text(node, what)
+        if word not in (other, "deny"):
+            raise self.error(_start(node), f"{what}: {other} or deny is expected")
+        return word == "deny"
 
     def tables(self, node: yaml.Node) -> Mapping[str, TableRule]:
         rules: dict[str, TableRule] = {}
@@ -199,37 +223,97 @@ class _Reading:
         return MappingProxyType(rules)
 
     def table(self, key: yaml.ScalarNode, node: yaml.Node) -> TableRule:
-        fields = self.fields(node, "a table", ("deny", "deny_columns"))
-        if len(fields) != 1:
+        fields = self.fields(node, "a table", ("deny", "deny_columns", "require_filter"))
+        if not fields or ("deny" in fields and len(fields) > 1):
             raise self.error(
-                _start(node if not fields else fields["deny_columns"][0]),
-                "a table has either deny or deny_columns",
+                _start(
+                    node if not fields else next(f for n, (f, _) in fields.items() if n != "deny")
+                ),
+                "a table has either deny, or deny_columns and require_filter",
             )
         if "deny" in fields:
             return TableRule(_start(key), deny=self.boolean(fields["deny"][1], "deny"))
+        hidden, required = map(fields.get, ("deny_columns", "require_filter"))
+        return TableRule(
+            _start(key),
+            deny_columns=self.columns(hidden[1], "deny_columns") if hidden else _NO_COLUMNS,
+            require_filter=self.required(required[1]) if required else _NO_COLUMNS,
+        )
+
+    def required(self, node: yaml.Node) -> Mapping[str, Mark]:
+        columns = self.columns(node, "require_filter")
+        if not columns:
+            raise self.error(_start(node), "require_filter names no column: leave it out")
+        return columns
+
+    def columns(self, node: yaml.Node, what: str) -> Mapping[str, Mark]:
         columns: dict[str, Mark] = {}
-        for item in self.items(fields["deny_columns"][1], "deny_columns"):
+        for item in self.items(node, what):
             name = self.name(item, "a column")
             if name in columns:
                 raise self.error(_start(item), f"column {_quote(name)} stands here twice")
             columns[name] = _start(item)
-        return TableRule(_start(key), deny_columns=MappingProxyType(columns))
+        return MappingProxyType(columns)
 
     def grants(self, node: yaml.Node) -> tuple[KeyDisclosure, ...]:
         return tuple(self.grant(item) for item in self.items(node, "key_disclosure"))
 
     def grant(self, node: yaml.Node) -> KeyDisclosure:
-        fields = self.fields(node, "a key_disclosure entry", ("column", "to", "max_keys"))
-        for required in ("column", "to"):
-            if required not in fields:
-                raise self.error(_start(node), f"a key_disclosure entry needs {required}")
-        limit = fields.get("max_keys")
+        known = ("column", "to", "purpose", "min_keys", "max_keys", "expires")
+        fields = self.fields(node, "a key_disclosure entry", known)
+        least, most = self.numbers(fields, "min_keys", "max_keys")
+        if least is not None and most is not None and least > most:
+            raise self.error(_start(fields["min_keys"][1]), "min_keys is more than max_keys")
         return KeyDisclosure(
             mark=_start(node),
-            column=self.pattern(fields["column"][1]),
-            to=self.receivers(fields["to"][1]),
-            max_keys=self.whole(limit[1], "max_keys", 1) if limit else None,
+            column=self.pattern(self.field(node, fields, "column", "a key_disclosure entry")),
+            owners=self.owners(self.field(node, fields, "to", "a key_disclosure entry"), "to"),
+            max_keys=most,
+            min_keys=least,
+            purposes=self.purposes(fields),
+            expires=self.expiry(fields),
         )
+
+    def acceptances(self, node: yaml.Node) -> tuple[KeyAcceptance, ...]:
+        return tuple(self.acceptance(item) for item in self.items(node, "accept_keys"))
+
+    def acceptance(self, node: yaml.Node) -> KeyAcceptance:
+        known = ("column", "from", "purpose", "max_keys", "expires")
+        fields = self.fields(node, "an accept_keys entry", known)
+        (most,) = self.numbers(fields, "max_keys")
+        return KeyAcceptance(
+            mark=_start(node),
+            column=self.pattern(self.field(node, fields, "column", "an accept_keys entry")),
+            owners=self.owners(self.field(node, fields, "from", "an accept_keys entry"), "from"),
+            max_keys=most,
+            purposes=self.purposes(fields),
+            expires=self.expiry(fields),
+        )
+
+    def field(self, node: yaml.Node, fields: _Fields, name: str, what: str) -> yaml.Node:
+        if name not in fields:
+            raise self.error(_start(node), f"{what} needs {name}")
+        return fields[name][1]
+
+    def numbers(self, fields: _Fields, *names: str) -> list[int | None]:
+        return [self.whole(fields[n][1], n, 1) if n in fields else None for n in names]
+
+    def purposes(self, fields: _Fields) -> frozenset[str] | None:
+        return (
+            self.names(fields["purpose"][1], "purpose", "purpose") if "purpose" in fields else None
+        )
+
+    def expiry(self, fields: _Fields) -> date | None:
+        if "expires" not in fields:
+            return None
+        node = fields["expires"][1]
+        try:
+            # YAML reads a bare day as a timestamp; in quotes it is text.
+            if isinstance(node, yaml.ScalarNode) and _DAY.fullmatch(node.value):
+                return date.fromisoformat(node.value)
+        except ValueError:
+            pass
+        raise self.error(_start(node), "expires: a day is expected, such as 2027-12-31")
 
     def pattern(self, node: yaml.Node) -> ColumnPattern:
         text = self.text(node, "column")
@@ -243,18 +327,25 @@ class _Reading:
             )
         return ColumnPattern(parts[0], None if any_column else parts[1])
 
-    def receivers(self, node: yaml.Node) -> frozenset[str] | None:
+    def owners(self, node: yaml.Node, what: str) -> frozenset[str] | None:
+        """Read names of owners; None for a star, which is any owner."""
+        names = self.names(node, what, "owner", star=True)
+        return None if "*" in names else names
+
+    def names(self, node: yaml.Node, what: str, kind: str, *, star: bool = False) -> frozenset[str]:
+        """Read a list of names, each once and at least one. ``star``: it may be one of them."""
         names: set[str] = set()
-        for item in self.items(node, "to"):
-            name = self.text(item, "an owner")
+        for item in self.items(node, what):
+            name = self.text(item, f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}")
             if name in names:
-                raise self.error(_start(item), f"owner {_quote(name)} stands here twice")
-            if not name or not name.isprintable() or ("*" in name and name != "*"):
-                raise self.error(_start(item), "to: write owners' names, or * for any owner")
+                raise self.error(_start(item), f"{kind} {_quote(name)} stands here twice")
+            if not name or not name.isprintable() or ("*" in name and not (star and name == "*")):
+                any_of_them = f", or * for any {kind}" if star else ""
+                raise self.error(_start(item), f"{what}: write {kind}s' names{any_of_them}")
             names.add(name)
         if not names:
-            raise self.error(_start(node), "to names no owner: leave the entry out to deny")
-        return None if "*" in names else frozenset(names)
+            raise self.error(_start(node), f"{what} names no {kind}: leave it out")
+        return frozenset(names)
 
     # --- shapes ---
 

@@ -264,7 +264,10 @@ class Asking:
         require_safe(state)
         budget = self._budget(state)
         catalog = await _readable(link, statement.catalog)
-        by = [Question(q, state.principal, state.settings) for q in dict.fromkeys(questions)]
+        by = [
+            Question(question, state.principal, state.settings, state.roles)
+            for question in dict.fromkeys(questions)
+        ]
         return [Asked(statement.protocol, question, catalog, budget) for question in by]
 
     def _limited(self, protocol: str, state: SessionState) -> _Limit:

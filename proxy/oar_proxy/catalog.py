@@ -118,6 +118,13 @@ class Catalog:
                 tables[key] = replace(table, holders=holders)
         return Catalog(tables)
 
+    def without(self, owners: Collection[str]) -> Catalog:
+        """Return the tables of which none of some owners holds a row."""
+        if not owners:
+            return self
+        kept = {k: t for k, t in self.tables.items() if set(t.owners).isdisjoint(owners)}
+        return Catalog(kept)
+
 
 class CatalogConflict(ValueError):
     """Two owners publish one table with different columns."""

@@ -121,11 +121,11 @@ async def _published(url: str, options: Mapping[str, str]) -> OwnerSchema:
 
 
 def _unknown_receivers(policy: Policy, owners: Mapping[str, object]) -> Iterator[str]:
-    for grant in policy.key_disclosure:
-        for receiver in sorted((grant.to or frozenset()) - owners.keys()):
+    for grant in (*policy.key_disclosure, *(policy.accept_keys or ())):
+        for other in sorted((grant.owners or frozenset()) - owners.keys()):
             yield (
                 f"policy {policy.source}:{grant.mark.line}:{grant.mark.column}: "
-                f"no owner {receiver} is configured"
+                f"no owner {other} is configured"
             )
 
 

@@ -15,6 +15,7 @@ from oar_adapters.interface import Adapter, Capabilities, Output, Statement
 
 from oar_proxy import plan as plans
 from oar_proxy.catalog import PublishedTable
+from oar_proxy.decision import Decisions
 from oar_proxy.errors import FeatureNotSupported
 from oar_proxy.gate import Gate
 from oar_proxy.hub import planreading
@@ -58,6 +59,10 @@ class _Wishes:
     max_keys: int | None
     full: bool
     permit: Permit | None
+    decisions: Decisions
+
+    def scans_only(self, whole: Whole) -> str | None:
+        return self.decisions.scans_only(whole.owner, (table.name for table in whole.tables))
 
     def permitted(self, reduction: str) -> bool:
         return self.permit is None or self.permit(reduction)
@@ -116,6 +121,7 @@ class Compiler:
             statement.state.count("oar.max_keys"),
             statement.state.one_of("oar.reduction", ("forward", "full")) == "full",
             self.permits(statement.state.principal),
+            self._gate.decisions(statement.state.subject),
         )
         if planning is None or wishes.permit is not None:
             return await self._fresh_plan(statement, literals, wishes)
@@ -123,6 +129,7 @@ class Compiler:
         key = (
             statement.catalog.version,
             self._gate.version,
+            self._gate.distinguishes(wishes.decisions),
             statement.parsed.text,
             planning,
             statement.collates_otherwise,
@@ -146,17 +153,19 @@ class Compiler:
         self, statement: FederatedStatement, literals: Mapping[int, str], wishes: _Wishes
     ) -> Plan:
         edits = _literal_edits(statement, literals)
-        capabilities = {
-            owner: self._adapters[owner].capabilities
-            for table in statement.tables
-            for owner in table.owners
-        }
+        owners = dict.fromkeys(owner for table in statement.tables for owner in table.owners)
+        wishes.decisions.require_asks(owners)
+        capabilities = {owner: self._adapters[owner].capabilities for owner in owners}
         whole = whole_statement(statement, capabilities, edits)
-        if isinstance(whole, Whole) and not wishes.permitted(WHOLE_STATEMENT):
-            whole = "it is left out"
+        if isinstance(whole, Whole):
+            rule = wishes.scans_only(whole)
+            if rule is not None:
+                whole = f"rule {rule} is about scans"
+            elif not wishes.permitted(WHOLE_STATEMENT):
+                whole = "it is left out"
         notes: list[str] = []
         if isinstance(whole, Whole):
-            query = await self._whole_query(statement, whole, edits, wishes.meaning)
+            query = await self._whole_query(statement, whole, edits, wishes)
             if query is not None:
                 return plans.whole_plan(statement, whole, query)
             notes.append("the owner's answer to the whole statement might differ from the hub's")
@@ -170,7 +179,7 @@ class Compiler:
             statement,
             reading,
             adapters=self._adapters,
-            gate=self._gate,
+            decisions=wishes.decisions,
             notes=notes,
             max_keys=wishes.max_keys,
             full=wishes.full,
@@ -280,13 +289,13 @@ class Compiler:
         statement: FederatedStatement,
         whole: Whole,
         edits: Sequence[Edit],
-        settings: Settings,
+        wishes: _Wishes,
     ) -> Statement | None:
         """The query with the types its answer has to have, if its owner can give them."""
-        outputs = await self._outputs(statement, edits, (whole.start, whole.end), settings)
+        outputs = await self._outputs(statement, edits, (whole.start, whole.end), wishes.meaning)
         if outputs is None:
             return None
-        cap, _ = self._gate.row_cap(whole.owner)
+        cap = wishes.decisions.row_cap(whole.owner).number
         query = Statement(whole.sql, whole.tables, outputs, cap + 1)
         return query if self._adapters[whole.owner].supports_statement(query) else None
 
@@ -305,9 +314,9 @@ class Compiler:
         for unit in units(statement, capabilities, edits):
             if unit.whole.start < end:
                 continue  # inside of one that goes whole
-            if not wishes.permitted(f"subquery {unit.text}"):
+            if wishes.scans_only(unit.whole) or not wishes.permitted(f"subquery {unit.text}"):
                 continue
-            query = await self._whole_query(statement, unit.whole, edits, wishes.meaning)
+            query = await self._whole_query(statement, unit.whole, edits, wishes)
             if query is None:
                 continue
             extent = (unit.whole.start, unit.whole.end)

@@ -10,7 +10,7 @@ from oar_adapters.interface import Adapter, Membership, base_type
 
 from oar_proxy import predicate as predicates
 from oar_proxy.catalog import Holder, PublishedTable
-from oar_proxy.gate import EdgeVerdict, Gate, KeyEdge, KeyOrigin
+from oar_proxy.decision import Decisions, EdgeVerdict, KeyEdge, KeyOrigin
 from oar_proxy.hub import planreading
 from oar_proxy.hub.planreading import Origin, Reading
 from oar_proxy.statement import Occurrence
@@ -53,7 +53,7 @@ class Edges:
 
     occurrences: Mapping[int, Occurrence]
     adapters: Mapping[str, Adapter]
-    gate: Gate
+    decisions: Decisions
     max_keys: int | None
 
     def candidates(self, reading: Reading | None) -> tuple[planreading.KeyEdge, ...]:
@@ -162,7 +162,7 @@ class Edges:
                 yield min(verdicts, key=lambda verdict: verdict.max_keys)
 
     def _verdict(self, column: planreading.KeyEdge, holder: Holder) -> EdgeVerdict:
-        verdict = self.gate.edge(self._gate_edge(column, holder))
+        verdict = self.decisions.edge(self._gate_edge(column, holder))
         if self.max_keys is None or self.max_keys >= verdict.max_keys:
             return verdict
         return replace(verdict, max_keys=self.max_keys, limit_rule="oar.max_keys")
@@ -207,7 +207,7 @@ class Edges:
         for edge in candidates:
             if self.looks_up(edge, holder):
                 gate_edge = self._gate_edge(edge, holder)
-                verdict = self.gate.edge(gate_edge)
+                verdict = self.decisions.edge(gate_edge)
                 if not verdict.permitted:
                     yield gate_edge, verdict
 

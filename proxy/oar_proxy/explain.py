@@ -9,8 +9,8 @@ from typing import Any
 
 from oar_adapters.interface import Adapter, Scan
 
+from oar_proxy.decision import KeyEdge
 from oar_proxy.errors import FeatureNotSupported
-from oar_proxy.gate import KeyEdge
 from oar_proxy.hub import planreading
 from oar_proxy.order import Alternative
 from oar_proxy.plan import LocalSemiJoin, Plan, Step, bound_scan, key_filter

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oar_adapters.interface import Adapter, OwnerError, Query, Scan, Snapshot
 
 from oar_proxy import gate as gates
+from oar_proxy.decision import Decisions, Limit
 from oar_proxy.errors import LimitExceeded, OarError, QueryCanceled
 from oar_proxy.gate import Gate
 from oar_proxy.ledger import SUCCESS, Ask, StepOutcome
@@ -71,6 +72,11 @@ class Fetcher:
     passing: bool = False
     broken_off: bool = False
 
+    @property
+    def decisions(self) -> Decisions:
+        """What the policies say now: another one may be in force than when it was planned."""
+        return self.gate.decisions(self.ask.subject)
+
     async def authorize(self, wave: Sequence[gates.Step]) -> list[Authorized]:
         """Pass the gate; what finished meanwhile goes on the ledger in the same write.
 
@@ -122,9 +128,9 @@ class Fetcher:
         return received
 
     async def _receive(self, sending: Sending) -> int:
-        cap, rule = self.gate.row_cap(sending.owner)
+        cap, most = self.decisions.row_cap(sending.owner), self.decisions.byte_cap(sending.owner)
         rows = sending.rows
-        received = 0
+        received = size = 0
         try:
             async with self.snapshots.use(sending.owner) as snapshot:
                 async for batch in snapshot.run(sending.query):
@@ -134,9 +140,11 @@ class Fetcher:
                             return received
                         await self._pass(sending, snapshot, self.give)
                     received += batch.rows
-                    if received > cap:
-                        raise _too_many_rows(sending, cap, rule)
-                    rows.add(batch, self.account)
+                    if received > cap.number:
+                        raise _too_many_rows(sending, cap)
+                    size += rows.add(batch, self.account)
+                    if most is not None and size > most.number:
+                        raise _too_much(sending, f"{most.number} bytes", most.rule)
         except OwnerError as error:
             raise owner_fault(sending.owner, error) from error
         return received
@@ -176,18 +184,18 @@ class Fetcher:
         numbers), so the cap is watched while they pass as well.
         """
         query = sending.query.query
-        cap, rule = self.gate.row_cap(sending.owner)
+        cap = self.decisions.row_cap(sending.owner)
         if isinstance(query, Scan):
-            counting: Query = replace(query, columns=(), limit=cap + 1)
+            counting: Query = replace(query, columns=(), limit=cap.number + 1)
         else:
-            if sending.most is not None and sending.most <= cap:
+            if sending.most is not None and sending.most <= cap.number:
                 return
-            counting = replace(query, limit=cap + 1, counted=True)
+            counting = replace(query, limit=cap.number + 1, counted=True)
         rendered = self.adapters[sending.owner].render(counting)
         (permit,) = await self.authorize([gates.Step(sending.owner, counting, rendered)])
         self.progress(f"asking owner {sending.owner} how many rows that is: they pass as they come")
-        if await self._noted(permit, self._counted(sending.owner, snapshot, permit)) > cap:
-            raise _too_many_rows(sending, cap, rule)
+        if await self._noted(permit, self._counted(sending.owner, snapshot, permit)) > cap.number:
+            raise _too_many_rows(sending, cap)
 
     async def _counted(self, owner: str, snapshot: Snapshot, query: Authorized) -> int:
         try:
@@ -196,10 +204,14 @@ class Fetcher:
             raise owner_fault(owner, error) from error
 
 
-def _too_many_rows(sending: Sending, cap: int, rule: str) -> LimitExceeded:
+def _too_many_rows(sending: Sending, cap: Limit) -> LimitExceeded:
+    return _too_much(sending, f"{cap.number} rows", cap.rule)
+
+
+def _too_much(sending: Sending, most: str, rule: str) -> LimitExceeded:
     step = sending.step
     table = "" if step is None else f" of {step.scan.table.name}"
-    reasons = [f"limit {rule}: {cap} rows"]
+    reasons = [f"limit {rule}: {most}"]
     hint = "narrow the statement with a condition on that owner's table"
     for edge, verdict in step.denied if step is not None else ():
         origins = ", ".join(f"{o.schema}.{o.table}.{o.column}" for o in edge.origins)
@@ -207,15 +219,10 @@ def _too_many_rows(sending: Sending, cap: int, rule: str) -> LimitExceeded:
             f"edge {origins} to {edge.receiver}.{edge.receiver_table}.{edge.receiver_column} "
             f"would reduce it, and rule {verdict.rule} denies it"
         )
-        grantor = edge.origins[0]
-        hint = (
-            f"owner {grantor.owner} can allow it with the key_disclosure entry "
-            f"{{column: {grantor.table}.{grantor.column}, to: [{edge.receiver}], max_keys: N}}; "
-            f"or {hint}"
-        )
+        hint = f"{verdict.remedy}; or {hint}"
     reasons.extend(sending.notes)
     return LimitExceeded(
-        f"owner {sending.owner} would send more than {cap} rows{table}: nothing is returned",
+        f"owner {sending.owner} would send more than {most}{table}: nothing is returned",
         detail="; ".join(reasons),
         hint=hint,
     )

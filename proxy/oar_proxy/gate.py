@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Final
 
 from oar_adapters.authorized import Authorized
 from oar_adapters.interface import (
     And,
+    Comparison,
     KeyFilter,
+    Membership,
     Not,
     Or,
     OwnerSchema,
@@ -31,56 +33,17 @@ from oar_policies.decide import (
     Decision,
     Unmatched,
     column_visible,
-    decide_edge,
-    decide_keys_in,
     decide_rows_to_model,
     table_visible,
     unmatched,
 )
-from oar_policies.model import Policy
+from oar_policies.model import Policy, Subject
 from oar_policies.names import write_name
 
+from oar_proxy.decision import OWN_KEYS, Decisions, KeyEdge, no_longer_published
 from oar_proxy.errors import InsufficientPrivilege, InternalError, LimitExceeded
 from oar_proxy.ledger import Ask, Disclosure, Ledger, StepEntry, StepOutcome, digest
 from oar_proxy.settings import Limits
-
-OWN_KEYS: Final = "own keys"
-"""The rule of keys that go back to the owner they came from: no disclosure."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyOrigin:
-    """Where relayed keys come from: a published column of one owner."""
-
-    owner: str
-    schema: str
-    table: str
-    column: str
-
-
-@dataclass(frozen=True, slots=True)
-class KeyEdge:
-    """One possible semi-join. A row-split source table has an origin for each of its holders."""
-
-    origins: tuple[KeyOrigin, ...]
-    receiver: str
-    receiver_table: str
-    receiver_column: str
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeVerdict:
-    """Whether an edge may be used, and how many keys one query may carry along it.
-
-    ``rule`` decided; ``reason`` is one line. ``max_keys`` is the lowest limit of all that hold
-    (0 when denied) and ``limit_rule`` says whose it is.
-    """
-
-    permitted: bool
-    rule: str
-    reason: str
-    max_keys: int
-    limit_rule: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +73,6 @@ class Step:
     edges: tuple[BoundEdge, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    number: int
-    rule: str
-
-
-@dataclass(frozen=True, slots=True)
-class _OriginVerdict:
-    """One origin's part of a verdict; ``permitted`` with rule `OWN_KEYS` discloses nothing."""
-
-    origin: KeyOrigin
-    permitted: bool
-    rule: str
-    max_keys: int | None
-
-
 class Gate:
     """Decides, records and seals. Holds one policy for each owner, replaced as a whole.
 
@@ -143,7 +90,20 @@ class Gate:
         self._policies = MappingProxyType(dict(policies))
         self.version += 1
 
-    # --- what planning asks ---
+    def decisions(self, subject: Subject) -> Decisions:
+        """Return what the policies in force now say to a subject today."""
+        return Decisions(self._policies, self._limits, subject, datetime.now(UTC).date())
+
+    def distinguishes(self, decisions: Decisions) -> object:
+        """Return what of subject and day may make decisions others than these, to compare."""
+        conditional = any(policy.conditional for policy in decisions.policies.values())
+        return (decisions.subject, decisions.today) if conditional else None
+
+    def rows_to_model(self, owner: str) -> Decision:
+        """Decide whether rows of an owner may stand in a prompt of a language model."""
+        return decide_rows_to_model(self._policy(owner))
+
+    # --- what publication asks ---
 
     def visible(self, owner: str, schema: OwnerSchema) -> OwnerSchema:
         """Return what is left of an owner's schema when its policy has hidden what it denies.
@@ -166,32 +126,6 @@ class Gate:
         published = {table.name: [c.name for c in table.columns] for table in schema.tables}
         return unmatched(self._policy(owner), published)
 
-    def edge(self, edge: KeyEdge) -> EdgeVerdict:
-        """Decide about a possible semi-join before any key is known."""
-        return self._verdict(edge, self._decide(edge))
-
-    def row_cap(self, owner: str) -> tuple[int, str]:
-        """Return how many rows one query may bring from an owner, and by which rule."""
-        own = self._policy(owner).limits.max_rows
-        cap = _lowest(
-            _Limit(self._limits.max_rows, "proxy/limits.max_rows"),
-            _limit(own, f"{owner}/limits.max_rows"),
-        )
-        return cap.number, cap.rule
-
-    def keys_in(self, receiver: str) -> int:
-        """Return how many keys one query may carry to an owner, all its edges together."""
-        return self._keys_in(receiver).number
-
-    def timeout(self, owner: str) -> float:
-        """Return how many seconds a query may run at an owner."""
-        own = self._policy(owner).limits.timeout
-        return min(self._limits.statement_timeout, own or self._limits.statement_timeout)
-
-    def rows_to_model(self, owner: str) -> Decision:
-        """Decide whether rows of an owner may stand in a prompt of a language model."""
-        return decide_rows_to_model(self._policy(owner))
-
     # --- what running asks ---
 
     async def authorize(
@@ -207,11 +141,12 @@ class Gate:
         if not steps:
             return []
         # No await before the entries are complete: one set of policies decides the whole wave.
-        entries = [self._entry(step) for step in steps]
+        decisions = self.decisions(ask.subject)
+        _require_few_enough(decisions, ask, steps)
+        entries = [_entry(decisions, step) for step in steps]
+        ask.sent.update(step.owner for step in steps)
         numbers = await self._ledger.record(ask, entries, finished)
         return [Authorized(step.query, number) for step, number in zip(steps, numbers, strict=True)]
-
-    # --- deciding ---
 
     def _policy(self, owner: str) -> Policy:
         # Never a default here: an owner whose policy was lost on the way would lie open.
@@ -220,126 +155,88 @@ class Gate:
         except KeyError:
             raise InternalError(f"no policy is loaded for owner {owner}") from None
 
-    def _decide(self, edge: KeyEdge) -> list[_OriginVerdict]:
-        if not edge.origins:
-            raise InternalError("a key edge without an origin")
-        return [self._decide_origin(origin, edge.receiver) for origin in edge.origins]
 
-    def _decide_origin(self, origin: KeyOrigin, receiver: str) -> _OriginVerdict:
-        if origin.owner == receiver:
-            return _OriginVerdict(origin, True, OWN_KEYS, None)
-        policy = self._policy(origin.owner)
-        if not column_visible(policy, origin.table, origin.column):
-            # The policy's own rule would name what it hides.
-            return _OriginVerdict(origin, False, f"{origin.owner}/tables", None)
-        decision = decide_edge(policy, table=origin.table, column=origin.column, receiver=receiver)
-        return _OriginVerdict(origin, decision.permit, decision.rule, decision.max_keys)
-
-    def _verdict(self, edge: KeyEdge, parts: Sequence[_OriginVerdict]) -> EdgeVerdict:
-        denied = next((part for part in parts if not part.permitted), None)
-        if denied is not None:
-            return EdgeVerdict(
-                permitted=False,
-                rule=denied.rule,
-                reason=f"owner {denied.origin.owner} does not disclose keys of "
-                f"{_column(denied.origin)} to owner {edge.receiver}",
-                max_keys=0,
-                limit_rule=denied.rule,
-            )
-        limit = _lowest(
-            self._keys_in(edge.receiver),
-            *(_limit(part.max_keys, f"{part.rule}.max_keys") for part in parts),
+def _entry(decisions: Decisions, step: Step) -> StepEntry:
+    policy = decisions.policy(step.owner)
+    cap = decisions.row_cap(step.owner)
+    _require_consistent(step)
+    decisions.require_asks((step.owner,))
+    _require_visible(policy, step.query)
+    _require_filters(policy, step.query)
+    if step.query.limit is None or step.query.limit > cap.number + 1:
+        raise InternalError(
+            f"a query to owner {step.owner} is not bounded by its row cap",
+            detail=f"limit {cap.rule}: {cap.number} rows",
+            hint="retry: the owner's limit may have been lowered since it was planned",
         )
-        rule = next((part.rule for part in parts if part.rule != OWN_KEYS), OWN_KEYS)
-        return EdgeVerdict(
-            permitted=True,
-            rule=rule,
-            reason=f"permitted by {rule}, at most {limit.number} keys by {limit.rule}",
-            max_keys=limit.number,
-            limit_rule=limit.rule,
+    disclosures = [each for bound in step.edges for each in _disclosures(decisions, bound)]
+    total = sum(bound.keys for bound in step.edges)
+    limit = decisions.keys_in(step.owner)
+    if total > limit.number:
+        raise LimitExceeded(
+            f"too many join keys for owner {step.owner}: {total}, at most {limit.number}",
+            detail=f"limit {limit.rule} counts the keys of one query",
+            hint=f"select fewer rows of what is joined, or have {limit.rule} raised to {total}",
         )
+    return StepEntry(
+        owner=step.owner,
+        sql_digest=digest(step.rendered),
+        row_cap=cap.number,
+        row_cap_rule=cap.rule,
+        keys=total,
+        policy=policy.digest,
+        disclosures=tuple(disclosures),
+    )
 
-    def _keys_in(self, receiver: str) -> _Limit:
-        decision = decide_keys_in(self._policy(receiver), 0)
-        return _lowest(
-            _Limit(self._limits.max_keys, "proxy/limits.max_keys"),
-            _limit(decision.max_keys, decision.rule),
-        )
 
-    def _entry(self, step: Step) -> StepEntry:
-        policy = self._policy(step.owner)
-        cap, cap_rule = self.row_cap(step.owner)
-        _require_consistent(step)
-        _require_visible(policy, step.query)
-        if step.query.limit is None or step.query.limit > cap + 1:
-            raise InternalError(
-                f"a query to owner {step.owner} is not bounded by its row cap",
-                detail=f"limit {cap_rule}: {cap} rows",
-                hint="retry: the owner's limit may have been lowered since it was planned",
-            )
-        disclosures = [
-            disclosure for bound in step.edges for disclosure in self._disclosures(bound)
-        ]
-        total = sum(bound.keys for bound in step.edges)
-        limit = self._keys_in(step.owner)
-        if total > limit.number:
+def _disclosures(decisions: Decisions, bound: BoundEdge) -> Iterator[Disclosure]:
+    """Decide about one edge and its keys; yield what it discloses, an entry an origin."""
+    edge = bound.edge
+    counts = dict(zip(edge.origins, bound.from_each, strict=True))
+    parts = decisions.parts(edge)
+    for part in parts:
+        if not part.decision.permit:
+            raise decisions.refusal(edge, part, bound.keys)
+    for part in parts:
+        count, rule = counts[part.origin], part.decision.rule
+        most, least = part.decision.max_keys, part.decision.min_keys
+        whose = edge.receiver if part.accepting else part.origin.owner
+        if most is not None and count > most:
             raise LimitExceeded(
-                f"too many join keys for owner {step.owner}: {total}, at most {limit.number}",
-                detail=f"limit {limit.rule} counts the keys of one query",
-                hint=f"select fewer rows of what is joined, or have {limit.rule} raised to {total}",
+                f"too many join keys of {part.origin.name} for owner {edge.receiver}: "
+                f"{count}, at most {most}",
+                detail=f"limit {rule}.max_keys counts the keys of one query",
+                hint="select fewer rows of what is joined, or have owner "
+                f"{whose} raise {rule}.max_keys to {count}",
             )
-        return StepEntry(
-            owner=step.owner,
-            sql_digest=digest(step.rendered),
-            row_cap=cap,
-            row_cap_rule=cap_rule,
-            keys=total,
-            policy=policy.digest,
-            disclosures=tuple(disclosures),
-        )
-
-    def _disclosures(self, bound: BoundEdge) -> Iterator[Disclosure]:
-        """Decide about one edge and its keys; yield what it discloses, an entry an origin."""
-        edge = bound.edge
-        parts = self._decide(edge)
-        verdict = self._verdict(edge, parts)
-        if not verdict.permitted:
-            raise self._refusal(
-                edge, bound.keys, next(part for part in parts if not part.permitted)
+        if least is not None and 0 < count < least:
+            raise InsufficientPrivilege(
+                f"too few join keys of {part.origin.name} for owner {edge.receiver}: "
+                f"{count}, at least {least}",
+                detail=f"limit {rule}.min_keys: nobody is to be looked up alone",
+                hint="select more rows of what is joined",
             )
-        for part, count in zip(parts, bound.from_each, strict=True):
-            if part.max_keys is not None and count > part.max_keys:
-                raise LimitExceeded(
-                    f"too many join keys of {_column(part.origin)} for owner {edge.receiver}: "
-                    f"{count}, at most {part.max_keys}",
-                    detail=f"limit {part.rule}.max_keys counts the keys of one query",
-                    hint="select fewer rows of what is joined, or have owner "
-                    f"{part.origin.owner} raise {part.rule}.max_keys to {count}",
-                )
-            if part.rule != OWN_KEYS:
-                yield Disclosure(
-                    from_owner=part.origin.owner,
-                    from_column=_column(part.origin),
-                    to_owner=edge.receiver,
-                    to_column=write_name(edge.receiver_table, edge.receiver_column),
-                    keys=count,
-                    rule=part.rule,
-                    policy=self._policy(part.origin.owner).digest,
-                )
+        if rule != OWN_KEYS and not part.accepting:
+            yield Disclosure(
+                from_owner=part.origin.owner,
+                from_column=part.origin.name,
+                to_owner=edge.receiver,
+                to_column=write_name(edge.receiver_table, edge.receiver_column),
+                keys=count,
+                rule=rule,
+                policy=decisions.policy(part.origin.owner).digest,
+            )
 
-    def _refusal(self, edge: KeyEdge, count: int, part: _OriginVerdict) -> InsufficientPrivilege:
-        origin = part.origin
-        if not column_visible(self._policy(origin.owner), origin.table, origin.column):
-            return _no_longer_published(origin.owner)
-        column = write_name(origin.table, origin.column)
-        return InsufficientPrivilege(
-            f"join keys of {_column(origin)} may not leave for owner {edge.receiver}: "
-            f"the policy of owner {origin.owner} denies it",
-            detail=f"rule {part.rule}; {count} keys would be compared with "
-            f"{write_name(edge.receiver_table, edge.receiver_column)}",
-            hint=f"owner {origin.owner} can allow it with the key_disclosure entry "
-            f"{{column: {column}, to: [{edge.receiver}], max_keys: {max(count, 1)}}}",
-        )
+
+def _require_few_enough(decisions: Decisions, ask: Ask, steps: Sequence[Step]) -> None:
+    for owner, count in Counter(step.owner for step in steps).items():
+        limit = decisions.queries(owner)
+        if limit is not None and ask.sent[owner] + count > limit.number:
+            raise LimitExceeded(
+                f"too many queries for owner {owner}: at most {limit.number} a statement",
+                detail=f"limit {limit.rule} counts the queries of one statement or question",
+                hint="name fewer of its tables, or have it raised",
+            )
 
 
 def _visible_part(policy: Policy, table: Table) -> Table:
@@ -361,17 +258,45 @@ def _require_visible(policy: Policy, query: Query) -> None:
             else column_visible(policy, table, column)
         )
         if not permitted:
-            raise _no_longer_published(policy.owner)
+            raise no_longer_published(policy.owner)
 
 
-def _no_longer_published(owner: str) -> InsufficientPrivilege:
-    # Reached only when a policy was tightened after the catalog was read; names nothing, because
-    # what is hidden now has to look as if it were not there.
-    return InsufficientPrivilege(
-        f"the statement uses a table or column that owner {owner} does not publish any more",
-        detail=f"the policy of owner {owner} hides it",
-        hint="look at the published tables again; the catalog follows shortly",
-    )
+def _require_filters(policy: Policy, query: Query) -> None:
+    """Refuse to read a table that asks for a filter without one."""
+    for table, restricted in _restrictions(query):
+        rule = policy.tables.get(table)
+        if (
+            rule is None
+            or not rule.require_filter
+            or not restricted.isdisjoint(rule.require_filter)
+        ):
+            continue
+        listed = ", ".join(write_name(column) for column in rule.require_filter)
+        raise InsufficientPrivilege(
+            f"table {write_name(table)} of owner {policy.owner} is read with a filter only",
+            detail=f"rule {policy.owner}/tables.{write_name(table)}.require_filter: {listed}",
+            hint=f"compare one of these columns with a value or a list, or join by it: {listed}",
+        )
+
+
+def _restrictions(query: Query) -> Iterator[tuple[str, set[str]]]:
+    """Yield each table a query reads, with the columns of which it names the values it wants."""
+    if not isinstance(query, Scan):
+        yield from ((table.name, set()) for table in query.tables)
+        return
+    for scan in query.parts():
+        if scan.table.derived is not None:
+            yield from ((table.name, set()) for table in scan.table.derived.tables)
+            continue
+        named = {key_filter.column for key_filter in _key_columns(scan)}
+        waiting = list(scan.predicates)
+        while waiting:
+            match waiting.pop():
+                case And(arguments):
+                    waiting.extend(arguments)
+                case Membership(column=column) | Comparison(column=column, op="="):
+                    named.add(column)
+        yield scan.table.name, named
 
 
 def _touched(query: Query) -> Iterator[tuple[str, str | None]]:
@@ -454,15 +379,3 @@ def _origin(table: Table, column: str) -> tuple[str, str]:
         if output == column:
             return source, name
     raise InternalError("keys are compared with a column that no table has")
-
-
-def _column(origin: KeyOrigin) -> str:
-    return write_name(origin.schema, origin.table, origin.column)
-
-
-def _limit(number: int | None, rule: str) -> _Limit | None:
-    return None if number is None else _Limit(number, rule)
-
-
-def _lowest(first: _Limit, *others: _Limit | None) -> _Limit:
-    return min((first, *filter(None, others)), key=lambda limit: limit.number)

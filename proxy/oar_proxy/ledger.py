@@ -14,12 +14,14 @@ import asyncio
 import hashlib
 import json
 import uuid
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Final, Literal, LiteralString, cast
 
 import psycopg
+from oar_policies.model import Subject
 from psycopg_pool import AsyncConnectionPool
 
 from oar_proxy.errors import LedgerUnavailable
@@ -54,6 +56,15 @@ class Ask:
     kappa: int | None
     catalog_version: str
     protocol: str = COMPILED
+    roles: frozenset[str] = frozenset()
+    purpose: str | None = None
+    sent: Counter[str] = field(default_factory=Counter, compare=False)
+    """Queries that left for each owner."""
+
+    @property
+    def subject(self) -> Subject:
+        """Who asks, as policies see it."""
+        return Subject(self.principal, self.roles, self.purpose)
 
 
 @dataclass(frozen=True)
@@ -172,7 +183,7 @@ class Ledger:
 
     async def open_ask(
         self,
-        principal: str,
+        subject: Subject,
         statement_fingerprint: str,
         *,
         kind: Kind,
@@ -184,13 +195,15 @@ class Ledger:
         """Name an ask. ``statement_fingerprint`` is 64 hex digits, see `digest`."""
         return Ask(
             uuid.uuid4(),
-            principal,
+            subject.principal,
             statement_fingerprint,
             kind,
             route,
             kappa,
             catalog_version,
             protocol,
+            subject.roles,
+            subject.purpose,
         )
 
     async def record(

@@ -226,8 +226,10 @@ class Pipeline:
         async def draft(text: str, state: SessionState) -> Draft:
             if self.asking is not None:
                 self.asking.require_compiled(state)
-            question = Question(text, state.principal, state.settings)
+            question = Question(text, state.principal, state.settings, state.roles)
             settings = meaning(state)
+            decisions = self._gate.decisions(question.subject)
+            closed = [owner for owner in self._adapters if not decisions.asks(owner).permit]
 
             async def check(sql: str) -> str | None:
                 try:
@@ -236,7 +238,7 @@ class Pipeline:
                     return str(fault)
                 return await self._planner.check(guarded, settings)
 
-            drafted = await self._drafts.draft(question, self.catalog, check)
+            drafted = await self._drafts.draft(question, self.catalog.without(closed), check)
             if drafted.sql is None:
                 raise Unanswerable(
                     "the question cannot be answered from the published tables"
@@ -486,7 +488,7 @@ class Pipeline:
 
         report(f"route {plan.route.kind.value}: {plan.route.reason}")
         ask = await self._ledger.open_ask(
-            state.principal,
+            state.subject,
             digest(plan.statement.asked),
             kind="question" if plan.statement.drafts else "sql",
             route=plan.route.kind.value,

@@ -29,10 +29,10 @@ from oar_proxy import predicate as predicates
 from oar_proxy.catalog import Holder
 from oar_proxy.counting import Counted
 from oar_proxy.cover import Cover, cover
+from oar_proxy.decision import Decisions, EdgeVerdict, KeyEdge
 from oar_proxy.edges import Edges, Stage, UsedEdge
 from oar_proxy.estimate import Estimates
 from oar_proxy.firstrows import FirstRows, first_rows
-from oar_proxy.gate import EdgeVerdict, Gate, KeyEdge
 from oar_proxy.hub import planreading
 from oar_proxy.hub.planreading import Origin, Reading
 from oar_proxy.offer import Chosen, Local, Offers, Relayed
@@ -170,7 +170,7 @@ def make_plan(
     reading: Reading | None,
     *,
     adapters: Mapping[str, Adapter],
-    gate: Gate,
+    decisions: Decisions,
     notes: Sequence[str] = (),
     max_keys: int | None = None,
     full: bool = False,
@@ -183,7 +183,7 @@ def make_plan(
     counted at their owner, or only the first of them are asked for.
     """
     covered = cover_of(statement)
-    planner = _Planner(statement, reading, adapters, gate, max_keys=max_keys, permit=permit)
+    planner = _Planner(statement, reading, adapters, decisions, max_keys=max_keys, permit=permit)
     ordered = planner.ordered(full=full)
     steps = planner.steps(ordered)
     return Plan(
@@ -215,7 +215,7 @@ class _Planner:
         statement: FederatedStatement,
         reading: Reading | None,
         adapters: Mapping[str, Adapter],
-        gate: Gate,
+        decisions: Decisions,
         *,
         max_keys: int | None,
         permit: Callable[[str], bool] | None,
@@ -224,9 +224,9 @@ class _Planner:
         self.occurrences = {o.number: o for o in statement.occurrences}
         self.reading = reading
         self.adapters = adapters
-        self.gate = gate
+        self.decisions = decisions
         self.permit = permit
-        self.edges = Edges(self.occurrences, adapters, gate, max_keys)
+        self.edges = Edges(self.occurrences, adapters, decisions, max_keys)
         self.candidates = self.edges.candidates(reading)
         self.scanned = sorted(reading.scans) if reading is not None else sorted(self.occurrences)
         self.conditions = {number: self._split(number) for number in self.scanned}
@@ -298,7 +298,7 @@ class _Planner:
         occurrence = self.occurrences[chosen.occurrence]
         sent, kept = self.conditions[occurrence.number][holder.owner]
         into = (e for e in self.candidates if e.target.occurrence == occurrence.number)
-        cap, _ = self.gate.row_cap(holder.owner)
+        cap = self.decisions.row_cap(holder.owner).number
         limit = cap + 1 if preview is None else min(cap + 1, preview)
         sort_keys: tuple[SortKey, ...] = ()
         if self.first is not None and (occurrence.number, "rows") == (self.first[0], chosen.stage):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from oar_policies.model import Subject
+
 _NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -16,14 +18,19 @@ class Question:
     """What was asked, by whom, under which settings.
 
     ``text`` is the user's own words and stays out of logs and errors' messages. ``principal`` is
-    the hub role that asks. ``settings`` are the session's ``oar.…`` settings in force, without
-    the prefix. A principal's and a session's values never enter a draft: two principals who see
-    the same catalog may share one.
+    the hub role that asks, ``roles`` are what it is a member of, ``settings`` those of its session.
+    Nothing of them enters a draft: two principals who see the same catalog may share one.
     """
 
     text: str = field(repr=False)
     principal: str
     settings: Mapping[str, str] = field(default_factory=lambda: _NO_SETTINGS)
+    roles: frozenset[str] = frozenset()
+
+    @property
+    def subject(self) -> Subject:
+        """Who asks and what for, as policies see it."""
+        return Subject(self.principal, self.roles, self.settings.get("oar.purpose") or None)
 
     @property
     def normalised(self) -> str:

@@ -29,8 +29,8 @@ class Rows:
     """Bytes of all cells."""
     partials: tuple[Partial, ...] | None = None
 
-    def add(self, batch: Batch, account: Account) -> None:
-        """Put a batch behind the others. Raises what :meth:`Account.hold` does."""
+    def add(self, batch: Batch, account: Account) -> int:
+        """Put a batch behind the others; return its size. Raises what :meth:`Account.hold` does."""
         packed = [Packed.of(cells) for cells in batch.columns]
         size = sum(len(cells.elements) for cells in packed)
         account.hold(size)
@@ -38,6 +38,7 @@ class Rows:
             column.append(cells)
         self.count += batch.rows
         self.size += size
+        return size
 
     def take(self) -> Rows:
         """Give away what was collected so far, and begin anew."""

@@ -55,9 +55,9 @@ async def run(
     in chunks, as they come; what is returned is the last chunk then. It returns when there is room
     for more.
     """
-    snapshots = Snapshots(held, adapters, gate, seconds)
+    snapshots = Snapshots(held, adapters, gate.decisions(ask.subject), seconds)
     fetcher = Fetcher(adapters, gate, ask, account, snapshots, progress, finished, give)
-    runner = _Runner(plan, adapters, gate, snapshots, fetcher, tuple(written))
+    runner = _Runner(plan, adapters, snapshots, fetcher, tuple(written))
     try:
         async with asyncio.timeout(seconds):
             await held.enter_async_context(slots.hold(plan.owners))
@@ -75,7 +75,6 @@ async def run(
 class _Runner:
     plan: Plan
     adapters: Mapping[str, Adapter]
-    gate: Gate
     snapshots: Snapshots
     fetcher: Fetcher
     written: tuple[gates.BoundEdge, ...] = ()
@@ -187,7 +186,7 @@ class _Runner:
         """
         edges: list[tuple[gates.BoundEdge, ...]] = []
         notes: list[str] = []
-        budget = self.gate.keys_in(step.owner)
+        budget = self.fetcher.decisions.keys_in(step.owner).number
 
         def bound(used: UsedEdge) -> Iterator[tuple[KeyFilter, tuple[gates.BoundEdge, ...]]]:
             nonlocal budget
@@ -203,6 +202,13 @@ class _Runner:
                 )
                 for column in columns if used.also else ():
                     yield from bound(column)
+                return
+            least = max((column.verdict for column in columns), key=lambda each: each.min_keys)
+            if 0 < count < least.min_keys:
+                notes.append(
+                    f"{_spell(used)} carries {count} keys, at least {least.min_keys} by "
+                    f"{least.least_rule}: asked without them"
+                )
                 return
             budget -= count * len(columns)
             yield (

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from oar_adapters.interface import Cell
+from oar_policies.model import Subject
 
 from oar_proxy.errors import InvalidSetting
 
@@ -36,6 +37,7 @@ _SETTINGS: Final = (
     "oar.reduction",
     "oar.protocol",
     "oar.budget",
+    "oar.purpose",
 )
 """Settings of the session that change what a statement means, or how it is run."""
 
@@ -46,7 +48,9 @@ _SEARCH_PATH: Final = (
 """The schemas of the search path: ``"$user"`` is another one to the planner."""
 
 SESSION_STATE: Final = (
-    "pg_catalog.json_build_object('principal', session_user, 'settings',"
+    "pg_catalog.json_build_object('principal', session_user, 'roles', ARRAY("
+    "SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid >= 16384"
+    " AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')), 'settings',"
     f" pg_catalog.json_build_object('search_path', {_SEARCH_PATH}, "
     + ", ".join(f"'{name}', pg_catalog.current_setting('{name}', true)" for name in _SETTINGS)
     + "))::pg_catalog.text"
@@ -63,10 +67,19 @@ _BOOLEANS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """The client's hub session as it is now. ``principal`` is the role that logged in."""
+    """The client's hub session as it is now. ``principal`` is the role that logged in.
+
+    ``roles`` are those it is a member of; PostgreSQL's own are left out.
+    """
 
     principal: str
     settings: Mapping[str, str]
+    roles: frozenset[str] = frozenset()
+
+    @property
+    def subject(self) -> Subject:
+        """Who asks and what for, as policies see it."""
+        return Subject(self.principal, self.roles, self.settings.get("oar.purpose") or None)
 
     @classmethod
     def read(cls, cell: Cell) -> Self:
@@ -75,7 +88,11 @@ class SessionState:
         # It comes in the client's encoding; whoever needs that to be UTF-8 says so.
         answer = json.loads(cell.decode(errors="replace"))
         settings = answer["settings"].items()
-        return cls(answer["principal"], {n: value for n, value in settings if value is not None})
+        return cls(
+            answer["principal"],
+            {n: value for n, value in settings if value is not None},
+            frozenset(answer["roles"]),
+        )
 
     @property
     def shadows_built_ins(self) -> bool:

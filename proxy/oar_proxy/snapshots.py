@@ -12,6 +12,7 @@ from typing import Final
 import psycopg.errors
 from oar_adapters.interface import Adapter, OwnerError, OwnerErrorKind, Snapshot
 
+from oar_proxy.decision import Decisions
 from oar_proxy.errors import (
     OarError,
     OwnerDataException,
@@ -21,7 +22,6 @@ from oar_proxy.errors import (
     OwnerWrongValue,
     QueryCanceled,
 )
-from oar_proxy.gate import Gate
 
 _DATA_EXCEPTION: Final = "22"
 """The class of SQLSTATEs that are about values."""
@@ -54,11 +54,15 @@ class Snapshots:
     """One snapshot an owner for the statement, opened when needed, used by one step a time."""
 
     def __init__(
-        self, stack: AsyncExitStack, adapters: Mapping[str, Adapter], gate: Gate, timeout: float
+        self,
+        stack: AsyncExitStack,
+        adapters: Mapping[str, Adapter],
+        decisions: Decisions,
+        timeout: float,
     ) -> None:
         self._stack = stack
         self._adapters = adapters
-        self._gate = gate
+        self._decisions = decisions
         self._timeout = timeout
         self._locks: dict[str, asyncio.Lock] = {}
         self._open: dict[str, Snapshot] = {}
@@ -74,7 +78,7 @@ class Snapshots:
         """Take a turn at the owner's snapshot. Raises ``OwnerError`` when it does not open."""
         async with self._locks.setdefault(owner, asyncio.Lock()):
             if owner not in self._open:
-                timeout = min(self._timeout, self._gate.timeout(owner))
+                timeout = min(self._timeout, self._decisions.timeout(owner))
                 self._open[owner] = await self._stack.enter_async_context(
                     self._adapters[owner].snapshot(timeout)
                 )

@@ -90,7 +90,7 @@ def test_policies_are_drawn_and_can_be_read():
     for world in WORLDS:
         for owner, text in world.policies.items():
             policy = parse_policy(text, owner=owner, source="drawn")
-            grants.append([(grant.to, grant.max_keys) for grant in policy.key_disclosure])
+            grants.append([(grant.owners, grant.max_keys) for grant in policy.key_disclosure])
     assert [] in grants
     assert any(to is not None for listed in grants for to, _ in listed)
     assert any(most == 1 for listed in grants for _, most in listed)

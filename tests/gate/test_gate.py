@@ -1,6 +1,7 @@
 import asyncio
 import dataclasses
 import uuid
+from collections import Counter
 
 import psycopg
 import pytest
@@ -22,15 +23,16 @@ from oar_adapters.interface import (
     Statement,
     Table,
 )
-from oar_policies.model import default_policy
+from oar_policies.model import Subject, default_policy
 from oar_policies.parse import parse_policy
+from oar_proxy.decision import Decisions, KeyEdge, KeyOrigin
 from oar_proxy.errors import (
     InsufficientPrivilege,
     InternalError,
     LedgerUnavailable,
     LimitExceeded,
 )
-from oar_proxy.gate import BoundEdge, Gate, KeyEdge, KeyOrigin, Step
+from oar_proxy.gate import BoundEdge, Gate, Step
 from oar_proxy.ledger import Ask, Ledger, StepEntry, digest
 from oar_proxy.settings import Limits
 from psycopg_pool import AsyncConnectionPool
@@ -78,6 +80,10 @@ def make_gate(ledger: Ledger | None = None, **policies: str) -> Gate:
         ledger or Recorded(),
         LIMITS,
     )
+
+
+def decisions(gate: Gate, purpose: str | None = None) -> Decisions:
+    return gate.decisions(Subject("anna", purpose=purpose))
 
 
 def column(name: str) -> Column:
@@ -248,7 +254,7 @@ def test_names_in_a_policy_that_the_owner_does_not_have_are_listed():
     ],
 )
 def test_edges(key_edge, permitted, rule, max_keys, limit_rule):
-    verdict = make_gate().edge(key_edge)
+    verdict = decisions(make_gate()).edge(key_edge)
     assert (verdict.permitted, verdict.rule, verdict.max_keys, verdict.limit_rule) == (
         permitted,
         rule,
@@ -261,7 +267,7 @@ def test_edges(key_edge, permitted, rule, max_keys, limit_rule):
 
 def test_a_receiver_that_accepts_no_keys_leaves_room_for_none():
     gate = make_gate(logistics="version: 1\nlimits: {max_keys_in: 0}")
-    assert gate.edge(PROMO_EDGE).max_keys == 0
+    assert decisions(gate).edge(PROMO_EDGE).max_keys == 0
     with pytest.raises(LimitExceeded, match="1, at most 0"):
         authorize(gate, keyed(1))
 
@@ -276,8 +282,9 @@ def test_a_receiver_that_accepts_no_keys_leaves_room_for_none():
 )
 def test_an_owner_can_only_tighten_the_proxys_limits(owner, cap, timeout):
     gate = make_gate()
-    assert gate.row_cap(owner) == cap
-    assert gate.timeout(owner) == timeout
+    limit = decisions(gate).row_cap(owner)
+    assert (limit.number, limit.rule) == cap
+    assert decisions(gate).timeout(owner) == timeout
 
 
 # --- what running asks ---
@@ -553,7 +560,141 @@ def test_replaced_policies_hold_from_the_next_wave_on():
         authorize(gate, keyed(10))
     # What a caller does to its own mapping afterwards changes nothing.
     policies["marketing"] = parse_policy(POLICIES["marketing"], owner="marketing", source="s")
-    assert not gate.edge(PROMO_EDGE).permitted
+    assert not decisions(gate).edge(PROMO_EDGE).permitted
+
+
+# --- who asks, what for, and with how many keys ---
+
+
+def asked_by(**subject) -> Ask:
+    return dataclasses.replace(ASK, **subject)
+
+
+def test_an_owner_may_say_who_asks():
+    gate = make_gate(finance="version: 1\nsubjects: [controllers]")
+    step = Step("finance", scan(), "SELECT …")
+    with pytest.raises(InsufficientPrivilege, match="for the tables of owner finance") as refused:
+        asyncio.run(gate.authorize(ASK, [step]))
+    assert "finance/subjects" in (refused.value.detail or "")
+    member = asked_by(roles=frozenset({"anna", "controllers"}))
+    assert len(asyncio.run(gate.authorize(member, [step]))) == 1
+
+
+@pytest.mark.parametrize(
+    ("grant", "remedy"),
+    [
+        ("purpose: [refunds]", "SET oar.purpose to one of those that marketing/key_disclosure[0]"),
+        ("expires: 2020-02-29", "owner marketing can extend marketing/key_disclosure[0].expires"),
+    ],
+)
+def test_a_refusal_for_a_condition_says_which(grant, remedy):
+    gate = make_gate(marketing=f"version: 1\nkey_disclosure: [{{column: '*', to: ['*'], {grant}}}]")
+    verdict = decisions(gate).edge(PROMO_EDGE)
+    assert not verdict.permitted
+    assert verdict.remedy.startswith(remedy)
+    with pytest.raises(InsufficientPrivilege) as refused:
+        authorize(gate, keyed(3))
+    assert (refused.value.hint or "").startswith(remedy)
+
+
+def test_a_purpose_opens_what_is_granted_for_it():
+    gate = make_gate(
+        marketing="version: 1\nkey_disclosure: [{column: '*', to: ['*'], purpose: [refunds]}]"
+    )
+    assert not decisions(gate, "audits").edge(PROMO_EDGE).permitted
+    assert decisions(gate, "refunds").edge(PROMO_EDGE).permitted
+    asyncio.run(gate.authorize(asked_by(purpose="refunds"), [keyed(3)]))
+    assert gate.distinguishes(decisions(gate, "a")) != gate.distinguishes(decisions(gate, "b"))
+    assert make_gate().distinguishes(decisions(gate, "a")) is not None
+    assert gate.distinguishes(decisions(make_gate(), "a")) is None
+
+
+def test_a_receiver_that_names_what_it_takes_takes_nothing_else():
+    gate = make_gate(
+        logistics="version: 1\naccept_keys: [{column: deliveries.city, from: ['*'], max_keys: 2}]"
+    )
+    verdict = decisions(gate).edge(PROMO_EDGE)
+    assert (verdict.permitted, verdict.rule) == (False, "logistics/accept_keys")
+    assert "{column: deliveries.order_id, from: [marketing], max_keys: N}" in verdict.remedy
+    to_city = edge(origin("marketing"), name="city")
+    taken = decisions(gate).edge(to_city)
+    assert (taken.permitted, taken.max_keys) == (True, 2)
+    assert (taken.rule, taken.limit_rule) == (
+        "marketing/key_disclosure[0]",
+        "logistics/accept_keys[0].max_keys",
+    )
+    with pytest.raises(InsufficientPrivilege, match="the policy of owner logistics denies it"):
+        authorize(gate, keyed(2))
+
+
+@pytest.mark.parametrize(("keys", "passes"), [(0, True), (1, False), (2, False), (3, True)])
+def test_nobody_is_looked_up_alone(keys, passes):
+    gate = make_gate(
+        marketing="version: 1\nkey_disclosure: [{column: '*', to: ['*'], min_keys: 3}]"
+    )
+    verdict = decisions(gate).edge(PROMO_EDGE)
+    assert (verdict.min_keys, verdict.least_rule) == (3, "marketing/key_disclosure[0].min_keys")
+    if passes:
+        assert len(authorize(gate, keyed(keys))) == 1
+        return
+    with pytest.raises(InsufficientPrivilege, match=f"{keys}, at least 3") as refused:
+        authorize(gate, keyed(keys))
+    assert "marketing/key_disclosure[0].min_keys" in (refused.value.detail or "")
+
+
+def test_queries_of_one_statement_are_counted_over_its_waves():
+    gate = make_gate(finance="version: 1\nlimits: {max_queries: 2}")
+    step = Step("finance", scan(), "SELECT …")
+    ask = asked_by(sent=Counter())
+    for _ in range(2):
+        asyncio.run(gate.authorize(ask, [step]))
+    with pytest.raises(LimitExceeded, match="too many queries for owner finance: at most 2"):
+        asyncio.run(gate.authorize(ask, [step]))
+    assert len(asyncio.run(gate.authorize(asked_by(sent=Counter()), [step, step]))) == 2
+
+
+FILTERED = "version: 1\ntables: {deliveries: {require_filter: [order_id, city]}}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "passes"),
+    [
+        ({}, False),
+        ({"predicates": (Comparison("order_id", "=", "1", "text"),)}, True),
+        ({"predicates": (Membership("city", ("x", "y"), "text"),)}, True),
+        ({"predicates": (And((NullTest("phone", False), Comparison("city", "=", "x", "text"))),)},
+         True),
+        ({"predicates": (Comparison("order_id", ">", "1", "text"),)}, False),
+        ({"predicates": (Not(Comparison("order_id", "=", "1", "text")),)}, False),
+        ({"predicates": (Or((Comparison("order_id", "=", "1", "text"),
+                             NullTest("phone", False))),)}, False),
+        ({"predicates": (Comparison("phone", "=", "1", "text"),)}, False),
+        ({"predicates": (NullTest("order_id", False),)}, False),
+        ({"predicates": (PatternMatch("city", "%", False),)}, False),
+    ],
+)  # fmt: skip
+def test_a_table_may_ask_for_a_filter(changes, passes):
+    gate = make_gate(logistics=FILTERED)
+    step = Step("logistics", scan(**changes), "SELECT …")
+    if passes:
+        assert len(authorize(gate, step)) == 1
+        return
+    with pytest.raises(InsufficientPrivilege, match="is read with a filter only") as refused:
+        authorize(gate, step)
+    assert "logistics/tables.deliveries.require_filter" in (refused.value.detail or "")
+
+
+def test_join_keys_are_a_filter_and_a_statement_of_ones_own_is_none():
+    gate = make_gate(logistics=FILTERED)
+    assert len(authorize(gate, keyed(2))) == 1
+    outputs = (Output("order_id", "text"),)
+    whole = Statement("SELECT …", (DELIVERIES,), outputs, CAP)
+    assert decisions(gate).scans_only("logistics", ["deliveries"]) is not None
+    assert decisions(gate).scans_only("logistics", ["routes"]) is None
+    with pytest.raises(InsufficientPrivilege, match="is read with a filter only"):
+        authorize(gate, Step("logistics", whole, "SELECT …"))
+    with pytest.raises(InsufficientPrivilege, match="is read with a filter only"):
+        authorize(gate, Step("logistics", scan(keys=None, semi_joins=(beside(scan()),)), "SELECT"))
 
 
 # --- with the real ledger ---

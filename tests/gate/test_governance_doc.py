@@ -45,6 +45,8 @@ def test_every_column_of_the_views_is_on_the_page_in_order(hub, view):
         ("limits.", "version: 1\nlimits: {x: 1}"),
         ("tables.<table>.", "version: 1\ntables: {t: {x: 1}}"),
         ("key_disclosure[].", "version: 1\nkey_disclosure: [{x: 1}]"),
+        ("accept_keys[].", "version: 1\naccept_keys: [{x: 1}]"),
+        ("model.", "version: 1\nmodel: {x: 1}"),
     ],
 )
 def test_every_field_is_on_the_page(place, text):

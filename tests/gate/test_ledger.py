@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from oar_policies.model import Subject
 from oar_proxy import ledger
 from oar_proxy.errors import LedgerUnavailable
 from oar_proxy.ledger import Ask, Disclosure, Ledger, StepEntry, StepOutcome, digest
@@ -112,7 +113,12 @@ def test_waves_of_one_ask_may_be_written_at_once(hub):
 def test_an_ask_that_sent_nothing_is_recorded_when_it_ends(hub):
     async def work(book: Ledger):
         opened = await book.open_ask(
-            "anna", digest("q"), kind="question", route="abstain", kappa=None, catalog_version="v"
+            Subject("anna"),
+            digest("q"),
+            kind="question",
+            route="abstain",
+            kappa=None,
+            catalog_version="v",
         )
         assert hub.execute("SELECT 1 FROM oar.asks WHERE ask = %s", opened.id) == []
         await book.finish_ask(opened, sqlstate="42501", rows=None)

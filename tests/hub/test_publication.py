@@ -304,3 +304,15 @@ def test_a_planning_name_stands_for_what_it_declares(catalog, table):
     assert name(table("before", ID), table("t", ID)) == base
     assert name(table("t", ID, primary_key=("id",))) != base
     assert name(table("t", ("id", "bigint", True))) != base
+
+
+def test_tables_of_some_owners_can_be_left_out_with_those_they_share(catalog, table):
+    shared = table("split", ID)
+    published = catalog(
+        [
+            (("north", "shop"), [table("a", ID), shared]),
+            (("south", "shop"), [table("b", ID), shared]),
+        ]
+    )
+    assert published.without([]) is published
+    assert set(published.without(["south"]).tables) == {("shop", "a")}

@@ -319,3 +319,100 @@ def test_progress_is_told_in_notices(client):
     client.execute("SET client_min_messages = warning")
     client.execute(JOIN)
     assert len(told) == 5
+
+
+def notes(connection, statement=JOIN):
+    return [note for step in plan(connection, statement)["Steps"] for note in step.get("Notes", ())]
+
+
+def test_a_purpose_of_the_session_opens_an_edge_and_closes_it_again(proxy):
+    south = (
+        "version: 1\nkey_disclosure:\n- {column: b.k, to: [north], purpose: [refunds, audits]}\n"
+    )
+    client = proxy({"south": south})
+    assert client.execute(JOIN).fetchall() == ROWS
+    assert disclosures(client) == []
+    rules = {d["Rule"] for step in plan(client)["Steps"] for d in step.get("Denied", ())}
+    assert "south/key_disclosure[0].purpose" in rules
+    client.execute("SET oar.purpose = 'audits'")
+    assert client.execute(JOIN).fetchall() == ROWS
+    assert disclosures(client) == [("south", "shop.b.k", "north", "a.k", 2)]
+    client.execute("SET oar.purpose = 'Audits'")
+    assert route(client) == "fan-out"
+    with client.transaction():
+        client.execute("SET LOCAL oar.purpose = 'refunds'")
+        assert route(client) == "relay"
+    assert route(client) == "fan-out"
+
+
+def test_too_few_keys_stay_where_they_are(proxy):
+    south = "version: 1\nkey_disclosure: [{column: b.k, to: [north], min_keys: 3}]\n"
+    client = proxy({"south": south})
+    assert client.execute(JOIN).fetchall() == ROWS
+    assert disclosures(client) == []
+    assert notes(client) == [
+        "edge shop.b.k to north carries 2 keys, at least 3 by south/key_disclosure[0].min_keys: "
+        "asked without them"
+    ]
+    more = JOIN.replace("b.s = 'p'", "b.w > 0")
+    assert len(client.execute(more).fetchall()) == 5
+    assert [keys for *_, keys in disclosures(client)] == [3]
+
+
+def test_the_receiver_has_a_say(proxy):
+    granted = policy(("b.k", "north", 10))
+    refusing = "version: 1\naccept_keys: [{column: a.id, from: ['*']}]\n"
+    client = proxy({"south": granted, "north": refusing})
+    assert client.execute(JOIN).fetchall() == ROWS
+    assert disclosures(client) == []
+    assert {d["Rule"] for step in plan(client)["Steps"] for d in step.get("Denied", ())} == {
+        "north/accept_keys",
+        "north/default deny",
+    }
+    accepting = "version: 1\naccept_keys: [{column: a.k, from: [south]}]\n"
+    client = proxy({"south": granted, "north": accepting})
+    assert client.execute(JOIN).fetchall() == ROWS
+    assert [keys for *_, keys in disclosures(client)] == [2]
+
+
+def test_a_table_with_a_required_filter_is_read_with_one(proxy):
+    client = proxy({"north": "version: 1\ntables: {a: {require_filter: [k, id]}}\n",
+                    "south": policy(("b.k", "north", 10))})  # fmt: skip
+    for statement in ("SELECT * FROM shop.a", "SELECT count(*) FROM shop.a WHERE v = 'x'",
+                      "SELECT * FROM (SELECT k, count(*) FROM shop.a GROUP BY k) AS q",
+                      "SELECT * FROM shop.a WHERE id > 1"):  # fmt: skip
+        with pytest.raises(psycopg.errors.InsufficientPrivilege) as refused:
+            client.execute(statement)
+        assert "a of owner north is read with a filter only" in str(refused.value)
+    assert client.execute("SELECT v FROM shop.a WHERE id = 2").fetchall() == [("y",)]
+    found = "SELECT count(*) FROM shop.a WHERE id IN (1, 2)"
+    assert client.execute(found).fetchone() == (2,)
+    with client.cursor() as cursor:
+        cursor.execute("SELECT v FROM shop.a WHERE id = %s", (2,))
+        assert cursor.fetchall() == [("y",)]
+    # The keys of a join are a filter too.
+    assert client.execute(JOIN).fetchall() == ROWS
+
+
+def test_only_subjects_ask_an_owner(proxy):
+    client = proxy({"south": "version: 1\nsubjects: [oar_auditor]\n"})
+    assert client.execute("SELECT count(*) FROM shop.a").fetchone() == (6,)
+    for statement in ("SELECT count(*) FROM shop.b", JOIN, f"EXPLAIN {JOIN}"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege) as refused:
+            client.execute(statement)
+        assert "permission denied for the tables of owner south" in str(refused.value)
+    sent = client.execute("SELECT DISTINCT owner FROM oar.steps").fetchall()
+    assert sent == [("north",)]
+
+
+def test_bytes_and_queries_have_limits_of_the_owner(proxy):
+    client = proxy({"north": policy(limits="max_bytes: 20")})
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded) as refused:
+        client.execute("SELECT * FROM shop.a")
+    assert "more than 20 bytes" in str(refused.value)
+    assert "north/limits.max_bytes" in refused.value.diag.message_detail
+    client = proxy({"north": policy(limits="max_queries: 1")})
+    assert client.execute("SELECT count(*) FROM shop.a").fetchone() == (6,)
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="too many queries"):
+        client.execute("SELECT * FROM shop.a JOIN shop.d ON a.k = d.id JOIN shop.b USING (k)"
+                       " JOIN shop.c ON c.k = b.k JOIN shop.a AS again ON again.k = c.k")  # fmt: skip

@@ -1,15 +1,22 @@
+from datetime import date
+
 import pytest
 from oar_policies.decide import (
     column_visible,
+    decide_acceptance,
     decide_column,
     decide_edge,
     decide_keys_in,
     decide_rows_to_model,
+    decide_subject,
     table_visible,
     unmatched,
 )
-from oar_policies.model import default_policy
+from oar_policies.model import Subject, default_policy
 from oar_policies.parse import parse_policy
+
+ANNA = Subject("anna")
+TODAY = date(2026, 5, 9)
 
 POLICY = parse_policy(
     """\
@@ -78,7 +85,9 @@ def test_tables(table, visible):
     ],
 )
 def test_edges(table, column, receiver, permit, rule, max_keys):
-    decision = decide_edge(POLICY, table=table, column=column, receiver=receiver)
+    decision = decide_edge(
+        POLICY, table=table, column=column, receiver=receiver, subject=ANNA, today=TODAY
+    )
     assert (decision.permit, decision.rule, decision.max_keys) == (
         permit,
         f"logistics/{rule}",
@@ -96,7 +105,14 @@ def test_without_a_file_everything_is_readable_and_no_key_leaves():
     policy = default_policy("logistics")
     assert table_visible(policy, "salaries")
     assert column_visible(policy, "deliveries", "phone")
-    edge = decide_edge(policy, table="deliveries", column="order_id", receiver="marketing")
+    edge = decide_edge(
+        policy,
+        table="deliveries",
+        column="order_id",
+        receiver="marketing",
+        subject=ANNA,
+        today=TODAY,
+    )
     assert (edge.permit, edge.rule) == (False, "logistics/default deny")
     assert decide_keys_in(policy, 10**9).permit
     shown = decide_rows_to_model(policy)
@@ -118,3 +134,98 @@ def test_names_that_match_nothing_published_are_listed_with_their_place():
         ("salaries", 11),
         ("routes.id", 13),
     ]
+
+
+CONDITIONS = parse_policy(
+    """\
+version: 1
+default: deny
+subjects: [analysts, boris]
+tables:
+  deliveries: {deny_columns: []}
+key_disclosure:
+  - {column: deliveries.order_id, to: [marketing], expires: 2026-05-08}
+  - {column: deliveries.order_id, to: [marketing], purpose: [refunds, audits], min_keys: 10}
+  - {column: deliveries.city, to: [marketing], expires: 2026-05-09}
+accept_keys:
+  - {column: deliveries.order_id, from: [marketing], max_keys: 4}
+  - {column: deliveries.city, from: ["*"], purpose: [audits]}
+""",
+    owner="logistics",
+    source="logistics.yaml",
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "purpose", "permit", "rule", "condition"),
+    [
+        # One that has ended, or is for another purpose, leaves it to the next.
+        ("order_id", "refunds", True, "[1]", None),
+        ("order_id", None, False, "[0].expires", "expires"),
+        ("order_id", "marketing", False, "[0].expires", "expires"),
+        # The last day is one of those on which it holds.
+        ("city", None, True, "[2]", None),
+    ],
+)
+def test_a_grant_holds_under_its_conditions(column, purpose, permit, rule, condition):
+    decision = decide_edge(
+        CONDITIONS,
+        table="deliveries",
+        column=column,
+        receiver="marketing",
+        subject=Subject("anna", purpose=purpose),
+        today=TODAY,
+    )
+    assert decision.permit is permit
+    assert (decision.rule, decision.condition) == (f"logistics/key_disclosure{rule}", condition)
+    assert decision.min_keys == (10 if rule == "[1]" else None)
+
+
+@pytest.mark.parametrize(
+    ("column", "sender", "purpose", "permit", "rule"),
+    [
+        ("order_id", "marketing", None, True, "accept_keys[0]"),
+        ("order_id", "finance", None, False, "accept_keys"),
+        ("city", "finance", "audits", True, "accept_keys[1]"),
+        ("city", "finance", None, False, "accept_keys[1].purpose"),
+    ],
+)
+def test_a_receiver_decides_what_it_takes(column, sender, purpose, permit, rule):
+    decision = decide_acceptance(
+        CONDITIONS,
+        table="deliveries",
+        column=column,
+        sender=sender,
+        subject=Subject("anna", purpose=purpose),
+        today=TODAY,
+    )
+    assert (decision.permit, decision.rule) == (permit, f"logistics/{rule}")
+    without = decide_acceptance(
+        POLICY, table="deliveries", column=column, sender=sender, subject=ANNA, today=TODAY
+    )
+    assert without.permit
+
+
+@pytest.mark.parametrize(
+    ("subject", "permit"),
+    [
+        (Subject("anna"), False),
+        (Subject("boris"), True),
+        (Subject("anna", frozenset({"anna", "analysts"})), True),
+        (Subject("Boris"), False),
+    ],
+)
+def test_subjects_are_principals_and_roles(subject, permit):
+    decision = decide_subject(CONDITIONS, subject)
+    assert (decision.permit, decision.rule) == (permit, "logistics/subjects")
+    assert decide_subject(POLICY, subject).permit
+
+
+def test_by_default_deny_only_what_has_a_rule_is_published():
+    assert table_visible(CONDITIONS, "deliveries")
+    assert not table_visible(CONDITIONS, "salaries")
+
+
+def test_only_conditions_make_decisions_depend_on_who_asks():
+    assert CONDITIONS.conditional
+    assert not POLICY.conditional

@@ -38,7 +38,7 @@ def test_every_field_is_read():
         "отзывы": False,
     }
     assert set(policy.tables["orders"].deny_columns) == {"phone", "E.Mail"}
-    assert [(g.column, g.to, g.max_keys) for g in policy.key_disclosure] == [
+    assert [(g.column, g.owners, g.max_keys) for g in policy.key_disclosure] == [
         (ColumnPattern("orders", "order_id"), frozenset({"logistics", "finance"}), 1000),
         (ColumnPattern("deliveries", None), None, None),
         (ColumnPattern(None, None), frozenset({"audit"}), 1),
@@ -67,7 +67,12 @@ def test_digest_follows_the_text():
         ("version: 2", 1, 10, "only 1 is known"),
         ("version: '1'", 1, 10, "version: a whole number"),
         ("version: 1\nversion: 1", 2, 1, "'version' stands here twice"),
-        ("version: 1\ntabels: {}", 2, 1, "unknown field 'tabels' (known: version, limits"),
+        (
+            "version: 1\ntabels: {}",
+            2,
+            1,
+            "unknown field 'tabels' (known: version, default, subjects, limits",
+        ),
         ("version: 1\nlimits: {rows: 5}", 2, 10, "limits: unknown field 'rows'"),
         ("version: 1\nlimits:", 2, 8, "limits: a mapping is expected"),
         ("version: 1\nlimits: {max_rows: 0}", 2, 20, "max_rows: a whole number of at least 1"),
@@ -94,12 +99,12 @@ def test_digest_follows_the_text():
         ("version: 1\nrows_to_model: true", 2, 1, "unknown field 'rows_to_model'"),
         ("version: 1\ntables: [promos]", 2, 9, "tables: a mapping is expected"),
         ("version: 1\ntables:\n  promos:", 3, 10, "a table: a mapping is expected"),
-        ("version: 1\ntables:\n  promos: {}", 3, 11, "either deny or deny_columns"),
+        ("version: 1\ntables:\n  promos: {}", 3, 11, "either deny, or deny_columns"),
         (
             "version: 1\ntables:\n  t: {deny: true, deny_columns: [a]}",
             3,
             19,
-            "either deny or deny_columns",
+            "either deny, or deny_columns",
         ),
         ("version: 1\ntables:\n  t: {deny: 1}", 3, 13, "deny: true or false"),
         ("version: 1\ntables:\n  t: {deny: 'true'}", 3, 13, "deny: true or false"),

@@ -81,14 +81,15 @@ class ProtocolAnswers:
         return self._model
 
     def _inquiry(self, asked: Asked) -> Inquiry:
-        holders = {owner for table in asked.catalog.tables.values() for owner in table.owners}
+        catalog = self._owners.open_to(asked.question, asked.catalog)
+        holders = {owner for table in catalog.tables.values() for owner in table.owners}
         if not holders:
             raise Unanswerable(
                 "the question cannot be answered from the published tables: none may be read",
                 hint="SELECT * FROM oar.tables lists what is published",
             )
         contacts = everyone([owner for owner in self._owners.adapters if owner in holders])
-        return Inquiry(asked.question, asked.catalog, contacts, asked.budget)
+        return Inquiry(asked.question, catalog, contacts, asked.budget)
 
     async def _require_a_readable_owner(self, asked: Asked, inquiry: Inquiry) -> None:
         """Refuse a question that no owner's rows may be shown for; the ledger has the refusal."""

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from oar_adapters.interface import Table
 
-from oar_proxy.gate import BoundEdge, KeyEdge, KeyOrigin
+from oar_proxy.decision import KeyEdge, KeyOrigin
+from oar_proxy.gate import BoundEdge
 from oar_proxy.sql.parse import Parsed
 from oar_proxy.sql.text import identifiers
 from oar_proxy.sql.tree import ast, children

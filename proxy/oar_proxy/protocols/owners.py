@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from oar_proxy import answer as answers
 from oar_proxy.catalog import Catalog
 from oar_proxy.compile import Compiler, meaning
+from oar_proxy.decision import KeyOrigin
 from oar_proxy.drafters import Draft
 from oar_proxy.errors import (
     FeatureNotSupported,
@@ -39,7 +40,7 @@ from oar_proxy.errors import (
     Unanswerable,
 )
 from oar_proxy.federation import Execution, Parameter
-from oar_proxy.gate import Gate, KeyOrigin
+from oar_proxy.gate import Gate
 from oar_proxy.hub.address import HubAddress
 from oar_proxy.hub.bootstrap import CLIENT_ROLE
 from oar_proxy.hub.planner import Planner
@@ -152,6 +153,11 @@ class OwnerQueries:
         await connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(CLIENT_ROLE)))
         await connection.set_autocommit(False)
 
+    def open_to(self, question: Question, catalog: Catalog) -> Catalog:
+        """Return the tables of owners that whoever asks may ask."""
+        decisions = self.gate.decisions(question.subject)
+        return catalog.without([o for o in self.adapters if not decisions.asks(o).permit])
+
     def refusal(self, owner: str) -> str | None:
         """Return why a model may not see rows of an owner, None where it may."""
         decision = self.gate.rows_to_model(owner)
@@ -177,7 +183,7 @@ class OwnerQueries:
     ) -> AsyncIterator[Sitting]:
         """Open an ask on the ledger for the length of the block; its outcome is written then."""
         ask = await self.ledger.open_ask(
-            question.principal,
+            question.subject,
             digest(question.text),
             kind="question",
             route=route,
@@ -285,7 +291,11 @@ class Sitting:
         statement = None if recognised is None else recognised.statement
         if statement is None or statement.others or statement.calls:
             raise FeatureNotSupported("the query reads something else than the owner's tables")
-        return statement
+        # The hub session is the proxy's own; who asks is somebody else.
+        ask = self.ask_entry
+        settings = {**state.settings, "oar.purpose": ask.purpose or ""}
+        asking = replace(state, principal=ask.principal, roles=ask.roles, settings=settings)
+        return replace(statement, state=asking)
 
     async def _run(
         self,

@@ -1,0 +1,303 @@
+"""What the owners' policies and the proxy's limits say to one subject: planning and the gate ask.
+
+Pure: nothing is written or sent here. The most restrictive of all that hold decides, and every
+verdict names the rule that made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Final
+
+from oar_policies.decide import (
+    Decision,
+    EdgeDecision,
+    column_visible,
+    decide_acceptance,
+    decide_edge,
+    decide_keys_in,
+    decide_subject,
+)
+from oar_policies.model import Policy, Subject
+from oar_policies.names import write_name
+
+from oar_proxy.errors import InsufficientPrivilege, InternalError
+from oar_proxy.settings import Limits
+
+OWN_KEYS: Final = "own keys"
+"""The rule of keys that go back to the owner they came from: no disclosure."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOrigin:
+    """Where relayed keys come from: a published column of one owner."""
+
+    owner: str
+    schema: str
+    table: str
+    column: str
+
+    @property
+    def name(self) -> str:
+        """Schema, table and column, spelt as a policy spells names."""
+        return write_name(self.schema, self.table, self.column)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEdge:
+    """One possible semi-join. A row-split source table has an origin for each of its holders."""
+
+    origins: tuple[KeyOrigin, ...]
+    receiver: str
+    receiver_table: str
+    receiver_column: str
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeVerdict:
+    """Whether an edge may be used, and how many keys one query may carry along it.
+
+    ``rule`` decided; ``reason`` is one line. ``max_keys`` is the lowest limit of all that hold
+    (0 when denied) and ``limit_rule`` says whose it is; of a single key or more, ``min_keys`` have
+    to travel, by ``least_rule``. ``remedy`` is the smallest change that would permit it.
+    """
+
+    permitted: bool
+    rule: str
+    reason: str
+    max_keys: int
+    limit_rule: str
+    min_keys: int = 0
+    least_rule: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A number, and the rule it comes from."""
+
+    number: int
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One side's part of a verdict about the keys of one origin.
+
+    ``decision`` permits by `OWN_KEYS` where nothing is disclosed. ``accepting``: it is the
+    receiver's side.
+    """
+
+    origin: KeyOrigin
+    decision: EdgeDecision
+    accepting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """The policies in force, as they apply to one subject on one day (UTC)."""
+
+    policies: Mapping[str, Policy]
+    limits: Limits
+    subject: Subject
+    today: date
+
+    def policy(self, owner: str) -> Policy:
+        """Return an owner's policy. Raises :class:`InternalError` where none was loaded."""
+        # Never a default here: an owner whose policy was lost on the way would lie open.
+        try:
+            return self.policies[owner]
+        except KeyError:
+            raise InternalError(f"no policy is loaded for owner {owner}") from None
+
+    def asks(self, owner: str) -> Decision:
+        """Decide whether the subject may ask an owner at all."""
+        return decide_subject(self.policy(owner), self.subject)
+
+    def require_asks(self, owners: Iterable[str]) -> None:
+        """Raise :class:`InsufficientPrivilege` for an owner that the subject may not ask."""
+        for owner in owners:
+            decision = self.asks(owner)
+            if not decision.permit:
+                raise InsufficientPrivilege(
+                    f"permission denied for the tables of owner {owner}",
+                    detail=f"rule {decision.rule} names the roles that may ask",
+                    hint=f"ask owner {owner}, or those who run the proxy, for one of them",
+                )
+
+    def edge(self, edge: KeyEdge) -> EdgeVerdict:
+        """Decide about a possible semi-join before any key is known."""
+        parts = self.parts(edge)
+        denied = next((part for part in parts if not part.decision.permit), None)
+        if denied is not None:
+            rule = denied.decision.rule
+            return EdgeVerdict(
+                permitted=False,
+                rule=rule,
+                reason=self._denial(edge, denied),
+                max_keys=0,
+                limit_rule=rule,
+                remedy=self.remedy(edge, denied, None),
+            )
+        limit = lowest(
+            self.keys_in(edge.receiver),
+            *(limit_of(p.decision.max_keys, f"{p.decision.rule}.max_keys") for p in parts),
+        )
+        least = max(parts, key=lambda part: part.decision.min_keys or 0).decision
+        rules = [part.decision.rule for part in parts if not part.accepting]
+        rule = next((rule for rule in rules if rule != OWN_KEYS), OWN_KEYS)
+        return EdgeVerdict(
+            permitted=True,
+            rule=rule,
+            reason=f"permitted by {rule}, at most {limit.number} keys by {limit.rule}",
+            max_keys=limit.number,
+            limit_rule=limit.rule,
+            min_keys=least.min_keys or 0,
+            least_rule=f"{least.rule}.min_keys" if least.min_keys else "",
+        )
+
+    def row_cap(self, owner: str) -> Limit:
+        """Return how many rows one query may bring from an owner."""
+        own = self.policy(owner).limits.max_rows
+        return lowest(
+            Limit(self.limits.max_rows, "proxy/limits.max_rows"),
+            limit_of(own, f"{owner}/limits.max_rows"),
+        )
+
+    def byte_cap(self, owner: str) -> Limit | None:
+        """Return how many bytes of cells one query may bring from an owner, by the owner's rule."""
+        return limit_of(self.policy(owner).limits.max_bytes, f"{owner}/limits.max_bytes")
+
+    def queries(self, owner: str) -> Limit | None:
+        """Return how many queries one statement or question may send to an owner."""
+        return limit_of(self.policy(owner).limits.max_queries, f"{owner}/limits.max_queries")
+
+    def keys_in(self, receiver: str) -> Limit:
+        """Return how many keys one query may carry to an owner, all its edges together."""
+        decision = decide_keys_in(self.policy(receiver), 0)
+        return lowest(
+            Limit(self.limits.max_keys, "proxy/limits.max_keys"),
+            limit_of(decision.max_keys, decision.rule),
+        )
+
+    def timeout(self, owner: str) -> float:
+        """Return how many seconds a query may run at an owner."""
+        own = self.policy(owner).limits.timeout
+        return min(self.limits.statement_timeout, own or self.limits.statement_timeout)
+
+    def scans_only(self, owner: str, tables: Iterable[str]) -> str | None:
+        """Return the rule for which an owner gets scans and no statement; None: there is none.
+
+        Of a scan the gate can tell what it is restricted by.
+        """
+        for table in tables:
+            rule = self.policy(owner).tables.get(table)
+            if rule is not None and rule.require_filter:
+                return f"{owner}/tables.{write_name(table)}.require_filter"
+        return None
+
+    # --- both sides of an edge --------------------------------------------------------------------
+
+    def parts(self, edge: KeyEdge) -> list[Part]:
+        """Decide for each origin, and for the receiver, in a fixed order."""
+        if not edge.origins:
+            raise InternalError("a key edge without an origin")
+        return [part for origin in edge.origins for part in self._parts(origin, edge)]
+
+    def _parts(self, origin: KeyOrigin, edge: KeyEdge) -> Iterator[Part]:
+        if origin.owner == edge.receiver:
+            yield Part(origin, EdgeDecision(True, OWN_KEYS))
+            return
+        policy = self.policy(origin.owner)
+        if column_visible(policy, origin.table, origin.column):
+            yield Part(
+                origin,
+                decide_edge(
+                    policy,
+                    table=origin.table,
+                    column=origin.column,
+                    receiver=edge.receiver,
+                    subject=self.subject,
+                    today=self.today,
+                ),
+            )
+        else:
+            # The policy's own rule would name what it hides.
+            yield Part(origin, EdgeDecision(False, f"{origin.owner}/tables"))
+        accepted = decide_acceptance(
+            self.policy(edge.receiver),
+            table=edge.receiver_table,
+            column=edge.receiver_column,
+            sender=origin.owner,
+            subject=self.subject,
+            today=self.today,
+        )
+        yield Part(origin, accepted, accepting=True)
+
+    def _denial(self, edge: KeyEdge, part: Part) -> str:
+        if part.accepting:
+            return (
+                f"owner {edge.receiver} takes no keys of owner {part.origin.owner} for "
+                f"{write_name(edge.receiver_table, edge.receiver_column)}"
+            )
+        return (
+            f"owner {part.origin.owner} does not disclose keys of {part.origin.name} "
+            f"to owner {edge.receiver}"
+        )
+
+    def remedy(self, edge: KeyEdge, part: Part, keys: int | None) -> str:
+        """Return the smallest change that would permit a part that denies."""
+        receiver = write_name(edge.receiver_table, edge.receiver_column)
+        owner, entry = (
+            (edge.receiver, f"accept_keys entry {{column: {receiver}, from: [{part.origin.owner}]")
+            if part.accepting
+            else (
+                part.origin.owner,
+                f"key_disclosure entry {{column: "
+                f"{write_name(part.origin.table, part.origin.column)}, to: [{edge.receiver}]",
+            )
+        )
+        rule, condition = part.decision.rule, part.decision.condition
+        if condition == "purpose":
+            return f"SET oar.purpose to one of those that {rule} names, if it is yours"
+        if condition == "expires":
+            return f"owner {owner} can extend {rule}"
+        number = "N" if keys is None else str(max(keys, 1))
+        return f"owner {owner} can allow it with the {entry}, max_keys: {number}}}"
+
+    def refusal(self, edge: KeyEdge, part: Part, keys: int) -> InsufficientPrivilege:
+        """Return the error of an edge that one side denies, for so many keys."""
+        origin = part.origin
+        if not column_visible(self.policy(origin.owner), origin.table, origin.column):
+            return no_longer_published(origin.owner)
+        receiver = write_name(edge.receiver_table, edge.receiver_column)
+        denies = edge.receiver if part.accepting else origin.owner
+        return InsufficientPrivilege(
+            f"join keys of {origin.name} may not leave for owner {edge.receiver}: "
+            f"the policy of owner {denies} denies it",
+            detail=f"rule {part.decision.rule}; {keys} keys would be compared with {receiver}",
+            hint=self.remedy(edge, part, keys),
+        )
+
+
+def no_longer_published(owner: str) -> InsufficientPrivilege:
+    """Return the error about something that a policy hides."""
+    # Reached only when a policy was tightened after the catalog was read; names nothing, because
+    # what is hidden now has to look as if it were not there.
+    return InsufficientPrivilege(
+        f"the statement uses a table or column that owner {owner} does not publish any more",
+        detail=f"the policy of owner {owner} hides it",
+        hint="look at the published tables again; the catalog follows shortly",
+    )
+
+
+def limit_of(number: int | None, rule: str) -> Limit | None:
+    """Return a limit that may not be set."""
+    return None if number is None else Limit(number, rule)
+
+
+def lowest(first: Limit, *others: Limit | None) -> Limit:
+    """Return the lowest of the limits that are set."""
+    return min((first, *filter(None, others)), key=lambda limit: limit.number)
