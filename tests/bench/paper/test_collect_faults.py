@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager
+import time
 from pathlib import Path
 
 import campus
@@ -211,6 +213,15 @@ def test_a_file_of_something_else_is_not_added_to(collect, tmp_path, name, text,
     assert (tmp_path / name).read_text() == text
 
 
+def stop(pid):
+    """End the hub that a killed collection left behind, and wait until it has ended."""
+    os.kill(pid, signal.SIGQUIT)
+    with contextlib.suppress(ProcessLookupError):
+        for _ in range(200):
+            time.sleep(0.05)
+            os.kill(pid, 0)
+
+
 class Collecting:
     """The command as a process of its own, at a model that keeps its call number ``held``."""
 
@@ -229,7 +240,7 @@ class Collecting:
             return Reply(hold=True)
         return self._model(request)
 
-    @contextmanager
+    @contextlib.contextmanager
     def started(self, *options):
         directory = Path(tempfile.mkdtemp(prefix="oar-tests-"))
         directory.chmod(0o711)  # under root the hub's OS user has to get to its own files
@@ -248,7 +259,8 @@ class Collecting:
                 process.kill()
                 process.communicate()
                 for file in directory.glob("oar-bench-*/hub/pgdata/postmaster.pid"):
-                    os.kill(int(file.read_text().split()[0]), signal.SIGQUIT)
+                    stop(int(file.read_text().split()[0]))
+                shutil.rmtree(directory)
 
 
 def test_a_collection_that_was_killed_goes_on_where_it_was(collect, benchmark_root, tmp_path):
