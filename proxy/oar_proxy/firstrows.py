@@ -1,4 +1,6 @@
-"""Which rows of a table a statement needs that takes the first few: TOP-N below joins (R27).
+"""Which rows of a table a statement needs that takes the first few: previews, and TOP-N (R27).
+
+Any ``n`` rows of ``t`` answer ``SELECT … FROM t LIMIT n``, whatever SELECTs stand between them.
 
 ``SELECT … FROM t LEFT JOIN … ORDER BY t.x LIMIT n`` keeps every row of ``t``, and rows of the
 answer stand where their row of ``t`` does; so the first ``n`` rows of ``t`` are enough, whichever
@@ -14,7 +16,15 @@ from typing import Any, Final
 
 from oar_adapters.interface import SortKey
 
-from oar_proxy.sql.tree import ast, calls_plainly, children, enums, most_rows, skipped_rows
+from oar_proxy.sql.tree import (
+    ast,
+    calls_an_attribute,
+    calls_plainly,
+    children,
+    enums,
+    most_rows,
+    skipped_rows,
+)
 
 _NOTHING_ELSE: Final = (
     "distinctClause",
@@ -53,20 +63,26 @@ def first_rows(statement: Any, columns: Mapping[str, Collection[str]]) -> FirstR
         query = query.fromClause[0].subquery
     if not isinstance(query, ast.SelectStmt) or any(getattr(query, n) for n in _NOTHING_ELSE):
         return None
-    sources: Any = query.fromClause
     limit, offset = most_rows(query), skipped_rows(query)
+    if limit is None or offset is None:
+        return None
+    previewed = _previewed(query)
+    if previewed is not None:
+        known = columns.get(_reference(previewed), ())
+        called = calls_an_attribute(query, known)
+        return None if called else FirstRows(previewed.location, (), limit + offset)
+    sources: Any = query.fromClause
     relation = _preserved(sources)
-    if limit is None or offset is None or relation is None:
+    if relation is None:
         return None
     alone = isinstance(sources[0], ast.RangeVar)
     if query.whereClause is not None and not (alone and _is_plain(query.whereClause)):
         return None
     if _may_give_sets(query, columns):
         return None
-    reference = relation.alias.aliasname if relation.alias else relation.relname
     if relation.alias is not None and relation.alias.colnames:
         return None
-    keys = tuple(_sort_keys(query, reference, alone))
+    keys = tuple(_sort_keys(query, _reference(relation), alone))
     if len(keys) < len(query.sortClause or ()):
         return None
     return FirstRows(relation.location, keys, limit + offset)
@@ -81,6 +97,39 @@ def _passes_on(query: Any) -> bool:
     targets: Any = query.targetList or ()
     whole = len(targets) == 1 and _is_star(targets[0].val) and len(targets[0].val.fields) == 1
     return whole and isinstance(sources[0], ast.RangeSubselect)
+
+
+def _previewed(query: Any) -> Any | None:
+    """The relation whose rows, any of them, a SELECT over SELECTs gives one by one."""
+    while _reads_as_is(query):
+        source = query.fromClause[0]
+        if isinstance(source, ast.RangeVar):
+            return source
+        query = source.subquery
+        if query.limitCount is not None or query.limitOffset is not None:
+            return None
+    return None
+
+
+def _reads_as_is(query: Any) -> bool:
+    others = (*_NOTHING_ELSE, "whereClause", "sortClause")
+    sources: Any = query.fromClause or ()
+    if any(getattr(query, name) for name in others) or len(sources) != 1:
+        return False
+    if not isinstance(sources[0], (ast.RangeVar, ast.RangeSubselect)):
+        return False
+    waiting = list(query.targetList or ())
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.FuncCall, ast.SubLink)):
+            return False
+        waiting.extend(children(node))
+    return True
+
+
+def _reference(relation: Any) -> str:
+    """What the statement calls it."""
+    return str(relation.alias.aliasname if relation.alias else relation.relname)
 
 
 def _preserved(items: Any) -> Any | None:

@@ -39,7 +39,7 @@ from oar_proxy.offer import Chosen, Local, Offers, Relayed
 from oar_proxy.order import Alternative, Ordered, order
 from oar_proxy.pushdown import Whole
 from oar_proxy.route import Route, RouteKind, route
-from oar_proxy.sql.tree import preview_rows, relation_positions, subqueries
+from oar_proxy.sql.tree import relation_positions, subqueries
 from oar_proxy.statement import FederatedStatement
 
 
@@ -249,11 +249,10 @@ class _Planner:
 
     def steps(self, ordered: Ordered) -> tuple[Step, ...]:
         """Make a step of each choice for each of its holders."""
-        limit = self._preview_limit(self.scanned)
         steps: list[Step] = []
         for chosen in ordered.chosen:
             for holder in self.occurrences[chosen.occurrence].table.holders:
-                step = self._step(chosen, holder, limit)
+                step = self._step(chosen, holder)
                 left_out = (
                     f"{target.column}: {reason}"
                     for target, reason in ordered.left_out
@@ -294,15 +293,14 @@ class _Planner:
 
     # --- steps --------------------------------------------------------------------------------
 
-    def _step(self, chosen: Chosen, holder: Holder, preview: int | None) -> Step:
+    def _step(self, chosen: Chosen, holder: Holder) -> Step:
         occurrence = self.occurrences[chosen.occurrence]
         sent, kept = self.conditions[occurrence.number][holder.owner]
         into = (e for e in self.candidates if e.target.occurrence == occurrence.number)
         cap = self.decisions.row_cap(holder.owner).number
-        limit = cap + 1 if preview is None else min(cap + 1, preview)
-        sort_keys: tuple[SortKey, ...] = ()
+        limit, sort_keys = cap + 1, tuple[SortKey, ...]()
         if self.first is not None and (occurrence.number, "rows") == (self.first[0], chosen.stage):
-            limit, sort_keys = min(cap + 1, self.first[1].rows), self.first[1].sort_keys
+            limit, sort_keys = min(limit, self.first[1].rows), self.first[1].sort_keys
         names = {*occurrence.columns, *self._passed_on(occurrence.number)}
         distinct = chosen.stage == "keys"
         if distinct:
@@ -417,15 +415,6 @@ class _Planner:
             if not ordered.issuperset(key.column for key in first.sort_keys):
                 return False
         return True
-
-    def _preview_limit(self, scanned: Sequence[int]) -> int | None:
-        """Rows that are enough for ``SELECT … FROM t LIMIT n``, which any n rows answer (R27)."""
-        if self.reading is None or len(scanned) != 1 or len(self.occurrences) != 1:
-            return None
-        if self.reading.scans[scanned[0]] or self.statement.others:
-            return None
-        columns = {column.name for column in self.occurrences[scanned[0]].table.columns}
-        return preview_rows(self.statement.parsed.node, columns)
 
 
 _Conditions = tuple[tuple[Predicate, ...], tuple[str, ...]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 # North is PostgreSQL and holds a (6 rows) and d, west is PostgreSQL and holds c, south is SQLite and
@@ -68,8 +70,29 @@ def test_no_more_rows_leave_than_can_matter(client, statement):
         assert step["Actual Rows"] == FIRST[statement]
 
 
-def test_a_preview_of_an_outer_join_needs_any_rows(client):
-    statement = "SELECT a.id, b.w FROM a LEFT JOIN b ON b.k = a.k LIMIT 2"
+# What each owner sends of it: north has two rows of split, south three.
+PREVIEWS = {
+    "SELECT a.id, b.w FROM a LEFT JOIN b ON b.k = a.k LIMIT 2": ("a", [2]),
+    "SELECT id, t || 'x' FROM split LIMIT 1": ("split", [1, 1]),
+    "SELECT q.x FROM (SELECT id AS x, t FROM split) q LIMIT 1 OFFSET 1": ("split", [2, 2]),
+    "SELECT * FROM (SELECT q.* FROM (SELECT id FROM split) q LIMIT 1) r": ("split", [1, 1]),
+    "SELECT x.n FROM split AS x(n) LIMIT 1": ("split", [1, 1]),
+    # near misses
+    "SELECT q.id FROM (SELECT id FROM split LIMIT 2) q LIMIT 1": ("split", [2, 3]),
+    "SELECT q.id FROM (SELECT id FROM split WHERE k < 90) q LIMIT 1": ("split", [2, 2]),
+    "SELECT upper(t) FROM split LIMIT 1": ("split", [2, 3]),
+    "SELECT q.count FROM (SELECT id FROM split) q LIMIT 1": ("split", [2, 3]),
+}
+
+
+@pytest.mark.parametrize("statement", PREVIEWS)
+def test_a_preview_needs_any_rows(client, merged, statement):
+    table, sent = PREVIEWS[statement]
     told = client.execute(f"EXPLAIN (ANALYZE, FORMAT json) {statement}").fetchone()[0][0]["Plan"]
-    assert [s["Actual Rows"] for s in told["Steps"] if s["Reads"] == "shop.a"] == [2]
-    assert len(rows(client, statement)) == 2
+    assert [
+        s["Actual Rows"] for s in told["Steps"] if s["Reads"].startswith(f"shop.{table}")
+    ] == sent
+    shown = rows(client, statement)
+    assert len(shown) == len(rows(merged, statement))
+    behind = re.sub(r" LIMIT \d+( OFFSET \d+)?", "", statement)
+    assert set(shown) <= set(rows(merged, behind))

@@ -255,57 +255,6 @@ def _integer(node: Any) -> int | None:
     return None
 
 
-def preview_rows(node: Any, columns: Collection[str]) -> int | None:
-    """How many rows of its one table answer ``SELECT a, b FROM t LIMIT n OFFSET m``: n + m.
-
-    ``columns`` are the table's. None where a condition, an order, an aggregate or anything else
-    looks at more of them.
-    """
-    query = node if isinstance(node, ast.SelectStmt) else getattr(node, "query", None)
-    if not isinstance(query, ast.SelectStmt):
-        return None
-    counted = enums.LimitOption.LIMIT_OPTION_COUNT
-    count = _integer(query.limitCount) if query.limitOption == counted else None
-    offset = skipped_rows(query)
-    if count is None or offset is None:
-        return None
-    outer = query
-    while _reads_as_is(query):
-        source = query.fromClause[0]
-        if isinstance(source, ast.RangeVar):
-            return None if _calls_an_attribute(outer, columns) else count + offset
-        query = source.subquery
-        if query.limitCount is not None or query.limitOffset is not None:
-            return None
-    return None
-
-
-def _reads_as_is(query: Any) -> bool:
-    others = (
-        "distinctClause",
-        "whereClause",
-        "groupClause",
-        "havingClause",
-        "windowClause",
-        "valuesLists",
-        "sortClause",
-        "withClause",
-        "larg",
-        "intoClause",
-    )
-    if any(getattr(query, name) for name in others) or len(query.fromClause or ()) != 1:
-        return False
-    if not isinstance(query.fromClause[0], (ast.RangeVar, ast.RangeSubselect)):
-        return False
-    waiting = list(query.targetList or ())
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, (ast.FuncCall, ast.SubLink)):
-            return False
-        waiting.extend(children(node))
-    return True
-
-
 _ROW_BY_ROW: Final = frozenset(
     {
         "SelectStmt", "ResTarget", "RangeVar", "RangeSubselect", "Alias", "ColumnRef", "A_Star",
@@ -353,10 +302,10 @@ def row_by_row(node: Any, columns: Collection[str]) -> bool:
             ):
                 return False
             waiting.extend(children(node))
-    return not _calls_an_attribute(query, columns)
+    return not calls_an_attribute(query, columns)
 
 
-def _calls_an_attribute(query: Any, columns: Collection[str]) -> bool:
+def calls_an_attribute(query: Any, columns: Collection[str]) -> bool:
     """Tell whether a SELECT over one table, or over such a SELECT, may call a function as ``t.f``.
 
     Where ``t`` has no column ``f``, that is ``f(t)``, and may be an aggregate.
