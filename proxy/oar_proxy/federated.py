@@ -13,45 +13,29 @@ is executed in a guard's place the hub is asked which statement the portal reall
 from __future__ import annotations
 
 import asyncio
-import time
-import traceback
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final, TypeVar
+from typing import Final
 
-import structlog
-
-from oar_proxy.errors import FeatureNotSupported, InternalError, OarError, QueryCanceled
+from oar_proxy.activity import Activity, LogLine
+from oar_proxy.errors import FeatureNotSupported
 from oar_proxy.federation import (
-    Chunks,
-    Copied,
     Execution,
     Federation,
-    HubRejected,
     Parameter,
     Piece,
     Prepared,
 )
-from oar_proxy.hublink import SUCCEEDED, HubChannel, SessionLink, Settling, Step
+from oar_proxy.hublink import SUCCEEDED, HubChannel, SessionLink, Step
+from oar_proxy.replies import Answer, Flow, Noted
 from oar_proxy.sessionstate import SessionState
 from oar_proxy.wire import messages
-from oar_proxy.wire.conversation import Expected, HubConfused, Kind
+from oar_proxy.wire.conversation import Expected, Kind
 from oar_proxy.wire.messages import Bind, Parse
 
-T = TypeVar("T")
-
 _STATEMENTS: Final = "SELECT s.name FROM pg_catalog.pg_prepared_statements s"
-
-_COMMAND_COMPLETE: Final = ord("C")
-_PORTAL_SUSPENDED: Final = ord("s")
-
-_FAILING: Final = b"SELECT $0"
-"""Fails in parse analysis on every hub ("there is no parameter $0"): after the check for an
-aborted transaction, whose own error has to win, and without needing any object."""
-
-_ABORTED_TRANSACTION: Final = "25P02"
 
 _PRUNE_AT: Final = 256
 """Remembered statements past which the hub is asked which of them still exist: drivers that
@@ -59,8 +43,6 @@ deallocate by SQL would make the memory grow with every statement they prepare."
 
 SAFE_ENCODINGS: Final = frozenset({"UTF8", "SQL_ASCII"})
 """Client encodings under which the hub takes our UTF-8 as it is."""
-
-_log = structlog.get_logger("oar.statement")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +73,7 @@ class _Portal:
 
     statement: _Statement
     bind: Bind = field(repr=False)
-    flow: _Flow | None = None
+    flow: Flow | None = None
 
     def parameters(self) -> list[Parameter]:
         return [
@@ -110,195 +92,6 @@ def _columns(described: Step) -> tuple[tuple[bytes, int], ...]:
     return () if rows is None else messages.decode_row_description(rows)
 
 
-class _Noted(Expected):
-    """A request of the client's whose success has to be remembered."""
-
-    __slots__ = ("_note", "_ours")
-
-    def __init__(self, kind: Kind, note: Callable[[], None], *, ours: bool = False) -> None:
-        super().__init__(kind)
-        self._note = note
-        self._ours = ours
-
-    def done(self, message: bytes) -> None:  # noqa: ARG002
-        self._note()
-
-    def failed(self, response: bytes) -> bytes | None:
-        # The position in a guard's text means nothing in the client's.
-        return messages.with_position(response, None) if self._ours else response
-
-
-class _Failure(Expected):
-    """The failing statement that puts the hub where the client will believe it to be."""
-
-    __slots__ = ("_response",)
-    passes = False
-
-    def __init__(self, response: bytes) -> None:
-        super().__init__(Kind.PARSE)
-        self._response = response
-
-    def done(self, message: bytes) -> None:  # noqa: ARG002
-        raise HubConfused("the hub accepted a statement that cannot be valid")
-
-    def failed(self, response: bytes) -> bytes | None:
-        if messages.sqlstate(response) == _ABORTED_TRANSACTION:
-            return response
-        return self._response
-
-    def skipped(self) -> bytes | None:
-        return self._response
-
-
-class _Answer(Settling):
-    """The execution the client waits for. Its end, for one of ours, is the log line."""
-
-    __slots__ = ("_log_line",)
-
-    def __init__(
-        self,
-        log_line: _LogLine | None,
-        *,
-        shift: int | None = None,
-        settled: asyncio.Future[str] | None = None,
-    ) -> None:
-        super().__init__(Kind.EXECUTE, shift=shift, settled=settled)
-        self._log_line = log_line
-
-    def _settle(self, outcome: str) -> None:
-        super()._settle(outcome)
-        if self._log_line is not None:
-            self._log_line.write(outcome)
-
-
-class _Chunk(Settling):
-    """The execution of one chunk of an answer: the client gets its rows, not that it is over.
-
-    ``rows`` are those of a chunk that is, and ``command`` is what the hub calls it; ``suspended``
-    one that has given as many rows as were asked for.
-    """
-
-    __slots__ = ("command", "rows", "suspended")
-
-    def __init__(self, settled: asyncio.Future[str]) -> None:
-        super().__init__(Kind.EXECUTE, settled=settled)
-        self.command = b""
-        self.rows = 0
-        self.suspended = False
-
-    def message(self, code: int, message: bytes) -> bytes | None:
-        if code == _PORTAL_SUSPENDED:
-            self.suspended = True
-            return message
-        if code != _COMMAND_COMPLETE:
-            return message
-        self.command, *_, rows = messages.decode_command_complete(message).split(b" ")
-        if not rows.isdigit():
-            raise HubConfused("the hub completed a statement with rows as one without")
-        self.rows = int(rows)
-        return None
-
-
-class _CopiedChunk(_Chunk):
-    """A chunk that is a COPY of its own, and for the client a stretch of the one it asked for.
-
-    ``first``: nothing was sent before it; ``begins``: no row was.
-    """
-
-    __slots__ = ("_begins", "_binary", "_first", "_header_due")
-
-    def __init__(
-        self, settled: asyncio.Future[str], copied: Copied, *, first: bool, begins: bool
-    ) -> None:
-        super().__init__(settled)
-        self._binary = copied.binary
-        self._first = first
-        self._begins = begins
-        self._header_due = copied.binary or (copied.header and not first)
-        self.plain = b"" if self._header_due else b"d"
-
-    def message(self, code: int, message: bytes) -> bytes | None:
-        match chr(code):
-            case "H":
-                return message if self._first else None
-            case "c":
-                return None
-            case "d":
-                return self._binary_row(message) if self._binary else self._line(message)
-        return super().message(code, message)
-
-    def _line(self, message: bytes) -> bytes | None:
-        """Leave out the line of names, behind which rows need no look."""
-        self.plain = b"d"
-        return None if self._header_due else message
-
-    def _binary_row(self, message: bytes) -> bytes | None:
-        """Leave out the trailer, and the header unless it stands before the very first row.
-
-        The header comes with what follows it: a row, or the trailer where there is none.
-        """
-        row = message[messages.HEADER.size :]
-        if self._header_due:
-            self._header_due = False
-            row = messages.after_copy_header(row)
-            message = message if self._begins else messages.copy_data(row)
-        return None if row == messages.COPY_TRAILER else message
-
-
-@dataclass(slots=True)
-class _Flow:
-    """An answer that comes in chunks, on its way: one of them is bound to ``portal`` at the hub.
-
-    ``stack`` has what is to be closed with it while it waits for the client's next Execute.
-    """
-
-    chunks: Chunks
-    portal: bytes
-    sent: Sequence[Parameter] = field(repr=False)
-    result_formats: Sequence[int]
-    command: bytes = b""
-    over: bool = False
-    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
-
-    def execution(self, settled: asyncio.Future[str], rows: int) -> _Chunk:
-        """What gives the client the rows of the chunk that is bound, behind so many others."""
-        copied = self.chunks.copied
-        if copied is None:
-            return _Chunk(settled)
-        return _CopiedChunk(settled, copied, first=not self.command, begins=not rows)
-
-    def completion(self, rows: int) -> bytes:
-        """What tells the client that it is over."""
-        copied = self.chunks.copied
-        ending = b"" if copied is None else messages.COPY_DONE
-        if copied is not None and copied.binary:
-            header = b"" if rows else messages.COPY_HEADER
-            ending = messages.copy_data(header + messages.COPY_TRAILER) + ending
-        return ending + messages.command_complete(b"%s %d" % (self.command, rows))
-
-
-class _LogLine:
-    """One canonical line a federated statement: how long it took and how it ended, no text."""
-
-    def __init__(self, protocol: str, pid: int) -> None:
-        self._protocol = protocol
-        self._pid = pid
-        self._begun = time.monotonic()
-        self._written = False
-
-    def write(self, sqlstate: str) -> None:
-        if self._written:
-            return
-        self._written = True
-        _log.info(
-            "statement",
-            protocol=self._protocol,
-            pid=self._pid,
-            seconds=round(time.monotonic() - self._begun, 6),
-            sqlstate=sqlstate,
-        )
-
-
 class Federated:
     """The federated statements of one session.
 
@@ -311,18 +104,15 @@ class Federated:
         self._federation = federation
         self._channel = channel
         self._conversation = channel.conversation
+        self.activity = Activity(channel)
         self._name = channel.statement_name
         self._statements: dict[bytes, _Statement] = {}
         self._portals: dict[bytes, _Portal] = {}
         self.may_be_statement: set[bytes] = set()
         self.may_be_portal: set[bytes] = set()
         self._numbers = count(1)
-        self._asking = False
-        self._inner: asyncio.Task[Any] | None = None
-        self._cancelled = False
         self._closing: set[asyncio.Task[None]] = set()
         self._left_portals: list[bytes] = []
-        self.pid = 0
 
     # --- what the session tells --------------------------------------------------------------
 
@@ -339,13 +129,13 @@ class Federated:
         """A statement that is not ours takes a name that may be."""
         if not name:  # Parse destroys the unnamed statement even when it fails
             self.may_be_statement.discard(name)
-        return _Noted(Kind.PARSE, lambda: self._forget(name))
+        return Noted(Kind.PARSE, lambda: self._forget(name))
 
     def close(self, kind: int, name: bytes) -> Expected:
         """The client closes a name that may be ours."""
         if kind == ord("S"):
-            return _Noted(Kind.CLOSE, lambda: self._forget(name))
-        return _Noted(Kind.CLOSE, lambda: self._forget_portal(name))
+            return Noted(Kind.CLOSE, lambda: self._forget(name))
+        return Noted(Kind.CLOSE, lambda: self._forget_portal(name))
 
     def bind(self, raw: bytes, portal: bytes, name: bytes) -> Expected:
         """The client binds a statement that may be ours, or to a portal that may be."""
@@ -362,7 +152,7 @@ class Federated:
                 self._forget_portal(portal)
                 self._portals[portal] = _Portal(statement, messages.decode_bind(raw))
 
-        return _Noted(Kind.BIND, note)
+        return Noted(Kind.BIND, note)
 
     def ready(self) -> None:
         """The hub is ready for the next statement: portals end with their transaction."""
@@ -374,17 +164,6 @@ class Federated:
         if self._conversation.idle:
             self.may_be_portal = set(self._portals)
             self.may_be_statement = set(self._statements)
-
-    def cancel(self) -> bool:
-        """Cancel what the federation is doing for the client. False: it is doing nothing."""
-        head = self._conversation.head
-        others = head is not None and head.passes and not isinstance(head, _Chunk)
-        if not self._asking or others:
-            return False
-        self._cancelled = True
-        if self._inner is not None:
-            self._inner.cancel()
-        return True
 
     def _forget(self, name: bytes) -> None:
         self._statements.pop(name, None)
@@ -412,12 +191,12 @@ class Federated:
 
     async def parse(self, raw: bytes, parse: Parse) -> None:
         """Parse a statement that may be ours."""
-        async with _Reported(self, "parse"):
+        async with self.activity.statement("parse"):
             text = self._decode(parse.query)
             prepared = None
             if text is not None:
                 link = SessionLink(self._channel, text)
-                prepared = await self._ask(self._federation.prepare(text, link, parse.oids))
+                prepared = await self.activity.ask(self._federation.prepare(text, link, parse.oids))
                 await self._prune(link)
             if prepared is None:
                 self._channel.request(self.other_parse(parse.name), raw)
@@ -433,14 +212,14 @@ class Federated:
 
         self.may_be_statement.add(parse.name)
         self._channel.request(
-            _Noted(Kind.PARSE, note, ours=True),
+            Noted(Kind.PARSE, note, ours=True),
             messages.encode_parse(parse.name, statement.guard, parse.oids),
         )
         self._channel.request(described, messages.encode_describe(b"S", parse.name))
 
     async def execute(self, raw: bytes, name: bytes) -> None:
         """Execute a portal that may be ours."""
-        async with _Reported(self, "extended") as log_line, AsyncExitStack() as stack:
+        async with self.activity.statement("extended") as log_line, AsyncExitStack() as stack:
             link = SessionLink(self._channel)
             text = await link.portal_statement(name)
             portal = self._portals.get(name)
@@ -460,7 +239,7 @@ class Federated:
         portal: _Portal,
         link: SessionLink,
         stack: AsyncExitStack,
-        log_line: _LogLine,
+        log_line: LogLine,
     ) -> None:
         """Begin with the answer of a portal, or go on with it."""
         name, limit = messages.decode_execute(raw)
@@ -468,16 +247,18 @@ class Federated:
         if flow is None:
             parameters = portal.parameters()
             prepared = portal.statement.prepared
-            execution = await self._ask(self._federation.execute(prepared, link, parameters, stack))
+            execution = await self.activity.ask(
+                self._federation.execute(prepared, link, parameters, stack)
+            )
             sent = parameters if execution.client_parameters else []
             if execution.more is None:
                 self._forget_replaced(name)
                 if await self._bound(name, execution, sent, portal, log_line):
-                    self._go()
-                    self._channel.request(_Answer(log_line), raw)
+                    self.activity.go()
+                    self._channel.request(Answer(log_line.write), raw)
                 return
             own = self._left_portals.pop() if self._left_portals else self._next_portal()
-            flow = _Flow(execution.more, own, sent, portal.bind.result_formats)
+            flow = Flow(execution.more, own, sent, portal.bind.result_formats)
             if not await self._bound(own, execution, sent, portal, log_line):
                 self._forget_portal(name)
                 return
@@ -496,7 +277,7 @@ class Federated:
         execution: Execution,
         sent: Sequence[Parameter],
         portal: _Portal,
-        log_line: _LogLine,
+        log_line: LogLine,
     ) -> bool:
         """Bind what evaluates the answer, or its first chunk, to a portal; False: it failed."""
         await self._bind(name, execution, sent, portal.bind.result_formats)
@@ -530,7 +311,7 @@ class Federated:
         await self._channel.request_large(Step(Kind.BIND, shows=b"N"), bind)
         self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
 
-    async def _pass_on(self, flow: _Flow, limit: int, log_line: _LogLine) -> bool:
+    async def _pass_on(self, flow: Flow, limit: int, log_line: LogLine) -> bool:
         """Give the client the rows of the chunk that is bound, and then of further ones.
 
         Until there are ``limit`` rows, or the last has been given when that is 0; False: it failed.
@@ -545,13 +326,13 @@ class Federated:
             left = limit - rows if limit else 0
             self._channel.request(executed, messages.encode_execute(flow.portal, left))
             self._channel.flush()
-            outcome = await self._ask(_outcome(settled))
+            outcome = await self.activity.ask(_outcome(settled))
             if outcome != SUCCEEDED or executed.suspended:
                 log_line.write(outcome)
                 return outcome == SUCCEEDED
             rows += executed.rows
             flow.command = flow.command or executed.command
-            execution = await self._ask(flow.chunks.next())
+            execution = await self.activity.ask(flow.chunks.next())
             if execution is None:
                 flow.over = True
                 self._step(Kind.CLOSE, messages.encode_close(b"P", flow.portal))
@@ -606,11 +387,11 @@ class Federated:
             shift = max(text.find(piece.text, begin), 0)
             begin = shift + len(piece.text)
             succeeded: bool | None = False
-            async with _Reported(self, "simple", shift) as log_line:
+            async with self.activity.statement("simple", shift) as log_line:
                 link = SessionLink(self._channel, piece.text, shift)
                 prepared = None
                 if piece.suspect:
-                    prepared = await self._ask(self._federation.prepare(piece.text, link))
+                    prepared = await self.activity.ask(self._federation.prepare(piece.text, link))
                 if prepared is None and alone:
                     self._pass_through(raw)
                     return None
@@ -637,7 +418,7 @@ class Federated:
 
     async def _plain_piece(self, text: str, shift: int) -> bool:
         """Run a statement of the hub's in a batch."""
-        self._go()
+        self.activity.go()
         self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
         self._step(
             Kind.PARSE, messages.encode_parse(self._name, text.encode()), shows=b"N", shift=shift
@@ -654,7 +435,7 @@ class Federated:
         return True
 
     async def _own_piece(
-        self, prepared: Prepared, link: SessionLink, log_line: _LogLine, *, last: bool
+        self, prepared: Prepared, link: SessionLink, log_line: LogLine, *, last: bool
     ) -> bool | None:
         """Run a statement of ours in a batch; for ``None`` see :meth:`_pieces`."""
         settled = _awaited()
@@ -667,14 +448,14 @@ class Federated:
             return False
         require_safe(await link.state())
         async with AsyncExitStack() as stack:
-            execution = await self._ask(self._federation.execute(prepared, link, (), stack))
+            execution = await self.activity.ask(self._federation.execute(prepared, link, (), stack))
             await self._bind(self._name, execution, (), ())
             if execution.more is not None:
                 describe = messages.encode_describe(b"P", self._name)
                 self._step(Kind.DESCRIBE_PORTAL, describe, shows=b"TN")
-                return await self._pass_on(_Flow(execution.more, self._name, (), ()), 0, log_line)
-            self._go()
-            settled = self._execute_own_portal(log_line, None)
+                return await self._pass_on(Flow(execution.more, self._name, (), ()), 0, log_line)
+            self.activity.go()
+            settled = self._execute_own_portal(log_line.write, None)
             self._close_own()
             if last:
                 # Along with the rest: the client sees no answer before this is answered as well.
@@ -686,7 +467,7 @@ class Federated:
             return None if last else succeeded
 
     def _execute_own_portal(
-        self, log_line: _LogLine | None, shift: int | None
+        self, ended: Callable[[str], None] | None, shift: int | None
     ) -> asyncio.Future[str]:
         settled = _awaited()
         self._step(
@@ -696,7 +477,7 @@ class Federated:
             shift=shift,
         )
         self._channel.request(
-            _Answer(log_line, shift=shift, settled=settled), messages.encode_execute(self._name)
+            Answer(ended, shift=shift, settled=settled), messages.encode_execute(self._name)
         )
         return settled
 
@@ -729,96 +510,11 @@ class Federated:
         except UnicodeDecodeError:
             return None
 
-    async def _ask(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await the federation; a CancelRequest meanwhile becomes :class:`QueryCanceled`."""
-        self._inner = asyncio.create_task(work)
-        if self._cancelled:
-            self._inner.cancel()
-        try:
-            answer: T = await self._inner
-        except asyncio.CancelledError:
-            if not self._cancelled:
-                raise
-            raise _cancelled() from None
-        finally:
-            self._inner = None
-        if self._conversation.withheld is not None:
-            raise HubRejected(b"")
-        return answer
-
-    def _go(self) -> None:
-        """From here on the hub works for the client: a CancelRequest is for the hub."""
-        if self._cancelled:
-            raise _cancelled()
-        self._asking = False
-
     async def _prune(self, link: SessionLink) -> None:
         if len(self._statements) <= _PRUNE_AT:
             return
         alive = {row[0] for row in await link.query(_STATEMENTS)} | {b""}
         self._statements = {n: s for n, s in self._statements.items() if n in alive}
-
-    def begin(self, protocol: str) -> _LogLine:
-        """Start work for the client that a CancelRequest may end."""
-        self._asking, self._cancelled = True, False
-        return _LogLine(protocol, self.pid)
-
-    def end(self) -> None:
-        """The work is over, however it ended."""
-        self._asking = self._cancelled = False
-
-    def report(self, error: OarError | HubRejected, shift: int = 0) -> str:
-        """Let the client know an error and the hub's transaction fail; return its SQLSTATE."""
-        withheld, self._conversation.withheld = self._conversation.withheld, None
-        if isinstance(error, HubRejected):
-            response = error.response or withheld
-            if response is None:
-                return _ABORTED_TRANSACTION
-            self._channel.tell(response)
-            return messages.sqlstate(response)
-        response = messages.error_response(error, shift=shift)
-        if withheld is not None:
-            self._channel.tell(response)
-        else:
-            self._channel.request(_Failure(response), messages.encode_parse(self._name, _FAILING))
-            self._channel.flush()
-        return error.sqlstate
-
-
-class _Reported:
-    """Work of one statement: whatever it raises is what the client is told."""
-
-    def __init__(self, federated: Federated, protocol: str, shift: int = 0) -> None:
-        self._federated = federated
-        self._protocol = protocol
-        self._shift = shift
-
-    async def __aenter__(self) -> _LogLine:
-        self._line = self._federated.begin(self._protocol)
-        return self._line
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: Any
-    ) -> bool:
-        self._federated.end()
-        if error is None or not isinstance(error, Exception):
-            return False
-        told: OarError | HubRejected
-        if isinstance(error, OarError | HubRejected):
-            told = error
-        else:
-            told = InternalError(
-                "internal error: the statement was not executed",
-                hint="the proxy's log says where it happened",
-            )
-        # The client first: it waits, and whatever the log does must not keep it waiting.
-        sqlstate = self._federated.report(told, self._shift)
-        if told is not error:
-            # The message of an unexpected exception may quote a row: only where it was raised.
-            where = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(trace)]
-            _log.error("internal error", error=type(error).__name__, where=where)
-        self._line.write(sqlstate)
-        return True
 
 
 def _awaited() -> asyncio.Future[str]:
@@ -836,7 +532,3 @@ def require_safe(state: SessionState) -> None:
             "statement over owners' tables not run: client_encoding is not UTF8",
             hint="SET client_encoding TO 'UTF8'",
         )
-
-
-def _cancelled() -> QueryCanceled:
-    return QueryCanceled("canceling statement due to user request")

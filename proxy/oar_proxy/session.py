@@ -408,7 +408,7 @@ class Session:
 
     def _key(self, message: bytes) -> None:
         self._pid, self._secret = messages.decode_backend_key(message)
-        self._federated.pid = self._pid
+        self._federated.activity.pid = self._pid
         self._on_key(self._pid, self._secret)
 
     def _ready(self) -> None:
@@ -424,7 +424,7 @@ class Session:
         What the client sends meanwhile waits, so that the hub's signal finds the statement it
         was meant for, or nothing.
         """
-        if self._ending or self._federated.cancel() or self.conversation.idle:
+        if self._ending or self._federated.activity.cancel() or self.conversation.idle:
             return
         self._holds += 1
         try:
