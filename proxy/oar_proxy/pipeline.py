@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import struct
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -33,7 +32,6 @@ from oar_proxy.errors import (
     OarError,
     QueryCanceled,
     Unanswerable,
-    WrongParameters,
 )
 from oar_proxy.federation import Copied, Execution, HubLink, Parameter, Piece, Prepared, tell
 from oar_proxy.gate import Gate
@@ -41,6 +39,14 @@ from oar_proxy.hub.planner import Planner
 from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
 from oar_proxy.memory import Account, Memory
 from oar_proxy.plan import Plan
+from oar_proxy.prepared import (
+    Argument,
+    NamedQuery,
+    client_arguments,
+    executed,
+    inlined,
+    named_query,
+)
 from oar_proxy.question import Question
 from oar_proxy.rows import Gathered, Rows
 from oar_proxy.run import run
@@ -51,9 +57,6 @@ from oar_proxy.sql.parse import comment_question, parse
 from oar_proxy.sql.text import (
     Edit,
     SyntaxFault,
-    argument_list,
-    execute_extent,
-    prepared_query,
     quote_identifier,
     quote_literal,
     splice,
@@ -69,7 +72,6 @@ from oar_proxy.stream import Stream
 
 _WORDS: Final = re.compile(rb"[A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]*")
 _ALWAYS_OURS: Final = frozenset({b"oar_ask", b"oar_ask_json", b"oar_explain", b"execute"})
-_FLOATS: Final = frozenset({"real", "double precision"})
 
 MAX_SESSION_VIEWS: Final = 10_000
 """Names of views seen, over all sessions. Forgetting one costs an error of the guard, no answer."""
@@ -172,9 +174,9 @@ class Pipeline:
             asking = await self.asking.prepare(parsed[0], link, self.catalog)
             if asking is not None:
                 return asking
-        by_name = _executed(node)
+        by_name = executed(node)
         if by_name is not None:
-            ours = await self._named_body(by_name, link)
+            ours = await self._named(by_name, link)
             return None if ours is None else Prepared(text, _ByName())
         if isinstance(node, ast.ViewStmt) and len(self._views) < MAX_SESSION_VIEWS:
             self._views.update(w.lower() for w in _WORDS.findall(node.view.relname.encode())[:1])
@@ -200,7 +202,7 @@ class Pipeline:
             return await self.execute(inner, link, (), stack)
         if isinstance(statement, AskingStatement):
             assert self.asking is not None
-            values = await _arguments(link, parameters)
+            values = await client_arguments(link, parameters)
             return await self.asking.execute(
                 statement, link, {number: given.value for number, given in values.items()}
             )
@@ -212,7 +214,7 @@ class Pipeline:
         statement = refreshed
         if statement.parsed.kind != "SelectStmt":
             await self._check_privileges(prepared.guard_sql, statement, link, parameters)
-        arguments = await _arguments(link, parameters)
+        arguments = await client_arguments(link, parameters)
         if statement.calls:
             resolved = await self._resolve_calls(statement, link, arguments)
             if isinstance(resolved, Execution):
@@ -257,7 +259,7 @@ class Pipeline:
         return draft
 
     async def _resolve_calls(
-        self, statement: FederatedStatement, link: HubLink, arguments: Mapping[int, _Argument]
+        self, statement: FederatedStatement, link: HubLink, arguments: Mapping[int, Argument]
     ) -> FederatedStatement | Execution:
         """Put the drafts of ``oar_ask_json`` and the plans of ``oar_explain`` in place."""
         draft = self._drafter(link)
@@ -308,66 +310,25 @@ class Pipeline:
 
     # --- SQL-level EXECUTE --------------------------------------------------------------------
 
-    async def _named_body(self, node: Any, link: HubLink) -> tuple[str, list[str]] | None:
-        """The statement prepared under a name, if it is ours, and its parameters' types."""
-        rows = await link.query(
-            "SELECT statement, parameter_types::pg_catalog.text[]::pg_catalog.text FROM "
-            f"pg_catalog.pg_prepared_statements WHERE name = {quote_literal(node.name)}"
-        )
-        if not rows or rows[0][0] is None:
+    async def _named(self, node: Any, link: HubLink) -> NamedQuery | None:
+        """What is prepared under a name, if it is ours."""
+        named = await named_query(node.name, link)
+        if named is None:
             return None
-        body = _prepared_body(rows[0][0].decode())
-        recognised = await recognise(body, link, self.catalog, self._drafter(link))
-        if recognised is None or recognised.statement is None:
-            return None
-        types = _array_items((rows[0][1] or b"{}").decode())
-        return body, [_castable(kind) for kind in types]
+        recognised = await recognise(named.sql, link, self.catalog, self._drafter(link))
+        return None if recognised is None or recognised.statement is None else named
 
     async def _inline_execute(self, text: str, link: HubLink) -> Prepared | None:
         """Put what is prepared under the name now, with its arguments, in the place of EXECUTE."""
-        node = _executed(parse(text)[0].node)
-        named = await self._named_body(node, link)
+        node = executed(parse(text)[0].node)
+        named = await self._named(node, link)
         if named is None:
             return None
-        body, types = named
-        arguments = await self._argument_texts(text, node, types, link)
-        inlined = splice(
-            body,
-            [
-                Edit(start, end, arguments[number - 1])
-                for number, start, end in parse(body)[0].parameters
-            ],
-        )
-        carried = _carry(text, inlined)
+        carried = await inlined(text, node, named, link)
         inner = await recognise(carried, link, self.catalog, self._drafter(link))
         if inner is None or inner.statement is None:
             raise InternalError("a prepared statement lost its published tables")
         return Prepared(inner.guard_sql, inner.statement)
-
-    async def _argument_texts(
-        self, text: str, node: Any, types: Sequence[str], link: HubLink
-    ) -> list[str]:
-        """Evaluate the arguments of EXECUTE in the session, as typed literals."""
-        given = node.params or ()
-        if not types:
-            return []  # PostgreSQL does not look at arguments that nothing takes
-        if len(given) != len(types):
-            raise WrongParameters(
-                f'wrong number of parameters for prepared statement "{node.name}"',
-                detail=f"Expected {len(types)} parameters but got {len(given)}.",
-            )
-        listed = argument_list(text)
-        rows = await link.query(
-            "SELECT "
-            + ", ".join(
-                _exactly(f"(({argument})::{kind})", kind)
-                for argument, kind in zip(listed, types, strict=True)
-            )
-        )
-        return [
-            f"({'NULL' if cell is None else quote_literal(_exact_text(cell, kind))}::{kind})"
-            for cell, kind in zip(rows[0], types, strict=True)
-        ]
 
     # --- one statement --------------------------------------------------------------------------
 
@@ -418,13 +379,14 @@ class Pipeline:
         self,
         statement: FederatedStatement,
         link: HubLink,
-        arguments: Mapping[int, _Argument],
+        arguments: Mapping[int, Argument],
         stack: AsyncExitStack,
     ) -> Execution:
         account = Account(self.memory)
         stack.callback(account.close)
         explained = explain.options(statement.parsed.node)
-        plan = await self.compiler.plan(statement, _literals(arguments))
+        literals = {number: argument.literal for number, argument in arguments.items()}
+        plan = await self.compiler.plan(statement, literals)
         if explained is not None and not explained.analyze:
             return self._explained(plan, None, explained)
         answer: OneOwnersAnswer | None = None
@@ -599,92 +561,3 @@ class _Rest:
         """Make the chunk of what is left, once nothing more comes."""
         self.over = True
         return await self.answer.of(self.stream.result.of(self.answer.number))
-
-
-def _executed(node: Any) -> Any | None:
-    """The EXECUTE of ``EXECUTE``, ``EXPLAIN EXECUTE`` and ``CREATE TABLE AS EXECUTE``."""
-    if isinstance(node, ast.ExecuteStmt):
-        return node
-    if isinstance(node, (ast.ExplainStmt, ast.CreateTableAsStmt)):
-        return _executed(node.query)
-    return None
-
-
-def _prepared_body(statement: str) -> str:
-    """The query of ``PREPARE name (types) AS query``; a protocol-level statement is its own."""
-    parsed = parse(statement)
-    if len(parsed) == 1 and parsed[0].kind == "PrepareStmt":
-        return prepared_query(parsed[0].text)
-    return statement
-
-
-_UNMODIFIED: Final = {"character": "bpchar", "bit": '"bit"'}
-"""Names that mean another type without a modifier: SQL's ``character`` is ``character(1)``, and a
-cast to that cuts a value short."""
-
-
-def _castable(kind: str) -> str:
-    """Spell a type that PostgreSQL named without its modifier so that a cast changes no value."""
-    element = kind.removesuffix("[]")
-    return _UNMODIFIED.get(element, element) + kind[len(element) :]
-
-
-def _exactly(value: str, kind: str) -> str:
-    """SQL for a value's text; a float's bits, whose text ``extra_float_digits`` may cut short."""
-    if kind in _FLOATS:
-        return f"pg_catalog.encode(pg_catalog.float8send({value}::pg_catalog.float8), 'hex')"
-    return f"{value}::pg_catalog.text"
-
-
-def _exact_text(cell: bytes, kind: str) -> str:
-    """Read what :func:`_exactly` had printed."""
-    if kind in _FLOATS:
-        (value,) = struct.unpack("!d", bytes.fromhex(cell.decode()))
-        return repr(value)
-    return cell.decode()
-
-
-def _carry(text: str, query: str) -> str:
-    """Put the query where the EXECUTE stood."""
-    start, end = execute_extent(text)
-    return text[:start] + query + text[end:]
-
-
-def _array_items(literal: str) -> list[str]:
-    from oar_proxy.predicate import array_elements
-
-    return list(array_elements(literal) or ())
-
-
-@dataclass(frozen=True, slots=True)
-class _Argument:
-    """A client's parameter: its text (None for NULL) and its type, as the hub writes them."""
-
-    value: str | None
-    type: str
-
-    @property
-    def literal(self) -> str:
-        """The value as a typed literal."""
-        written = "NULL" if self.value is None else quote_literal(self.value)
-        return f"({written}::{self.type})"
-
-
-def _literals(arguments: Mapping[int, _Argument]) -> dict[int, str]:
-    return {number: argument.literal for number, argument in arguments.items()}
-
-
-async def _arguments(link: HubLink, parameters: Sequence[Parameter]) -> dict[int, _Argument]:
-    """The client's parameters by number, written by the client's own hub session."""
-    if not parameters:
-        return {}
-    numbers = range(1, len(parameters) + 1)
-    wanted = ", ".join(f"${n}::pg_catalog.text, pg_catalog.pg_typeof(${n})::text" for n in numbers)
-    (cells,) = await link.query(f"SELECT {wanted}", parameters)
-    arguments: dict[int, _Argument] = {}
-    for number in numbers:
-        value, kind = cells[2 * number - 2], cells[2 * number - 1]
-        assert kind is not None
-        text = None if value is None else value.decode()
-        arguments[number] = _Argument(text, _castable(kind.decode()))
-    return arguments
