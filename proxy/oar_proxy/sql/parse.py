@@ -136,14 +136,12 @@ def _parse(text: str) -> tuple[Parsed, ...]:
 
 
 def _read(text: str) -> tuple[Parsed, ...]:
-    statements = pglast.parse_sql(text)
-    if len(statements) == 1 and ";" not in text:
-        return (_describe(text, statements[0].stmt),)
     parsed = []
-    for raw in statements:
+    for raw in pglast.parse_sql(text):
         start = raw.stmt_location
         piece = text[start : start + raw.stmt_len] if raw.stmt_len else text[start:]
-        parsed.append(_describe(piece, pglast.parse_sql(piece)[0].stmt))
+        # Places in a tree count from where its text began.
+        parsed.append(_describe(piece, pglast.parse_sql(piece)[0].stmt if start else raw.stmt))
     return tuple(parsed)
 
 
@@ -151,7 +149,14 @@ _parse_again = functools.lru_cache(maxsize=512)(_parse)
 
 
 def parse_expression(text: str) -> Any | None:
-    """Parse one expression as EXPLAIN prints it; None where that is not SQL (``(SubPlan 1)``)."""
+    """Parse one expression as EXPLAIN prints it; None where that is not SQL (``(SubPlan 1)``).
+
+    Statements over the same tables are joined alike: short ones are remembered, too.
+    """
+    return _expression_again(text) if len(text) <= MAX_REMEMBERED else _expression(text)
+
+
+def _expression(text: str) -> Any | None:
     try:
         statement = pglast.parse_sql(f"SELECT {text}")[0].stmt
     except (ParseError, RecursionError):
@@ -159,6 +164,9 @@ def parse_expression(text: str) -> Any | None:
     if len(statement.targetList or ()) != 1 or statement.fromClause:
         return None
     return statement.targetList[0].val
+
+
+_expression_again = functools.lru_cache(maxsize=512)(_expression)
 
 
 def comment_question(text: str) -> str | None:

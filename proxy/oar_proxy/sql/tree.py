@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from pglast import ast as ast  # noqa: PLC0414 - re-exported: no other package imports pglast
 from pglast import enums as enums  # noqa: PLC0414
 
 
-def children(node: Any) -> Iterator[Any]:
-    """Yield the nodes directly below a node or a tuple of nodes."""
-    if isinstance(node, tuple):
-        yield from node
-    elif isinstance(node, ast.Node):
-        for name in node:
-            yield getattr(node, name)
+def children(node: Any) -> Sequence[Any]:
+    """Return the nodes directly below a node or a tuple of nodes, and tuples of them."""
+    if isinstance(node, ast.Node):
+        below = (getattr(node, name) for name in node)
+        return [each for each in below if isinstance(each, (ast.Node, tuple))]
+    return node if isinstance(node, tuple) else ()
 
 
 def function_names(root: Any) -> tuple[set[str], set[str]]:
