@@ -251,7 +251,7 @@ def test_what_was_paid_for_is_told_whether_the_reply_is_of_use_or_not(
 def test_nobody_there_is_unavailable():
     with serving(in_order(answer(SQL))) as server:
         subject = drafter(server)
-    with pytest.raises(DrafterUnavailable, match="openai/tiny is unavailable"):
+    with pytest.raises(DrafterUnavailable, match="openai/tiny is unavailable: no connection"):
         asyncio.run(subject.propose(QUESTION, CATALOG, ()))
 
 

@@ -299,9 +299,13 @@ def _retry_after(error: BaseException) -> float:
 def _failure_kind(error: BaseException) -> str:
     if isinstance(error, TimeoutError) or type(error).__name__ == "Timeout":
         return "no reply in time"
+    # litellm gives the failure of a connection a status that nobody answered with.
+    cause: BaseException | None = error
+    while cause is not None:
+        if type(cause).__name__ == "APIConnectionError":
+            return "no connection"
+        cause = cause.__cause__ or cause.__context__
     status = getattr(error, "status_code", None)
-    if type(error).__name__ == "APIConnectionError":
-        return "no connection"
     return (
         f"it answered with HTTP status {status}" if isinstance(status, int) else "its call failed"
     )
