@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oar_policies.model import ColumnPattern, OwnerLimits, Policy
 from oar_policies.names import split_name, write_name
-from oar_policies.parse import MAX_BYTES, PolicyError, load_policies, load_policy, parse_policy
+from oar_policies.parse import PolicyError, load_policies, load_policy, parse_policy
+from oar_policies.reading import MAX_BYTES
 
 FULL = """\
 version: 1
