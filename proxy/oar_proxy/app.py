@@ -27,6 +27,7 @@ from oar_proxy.draft import DraftStage
 from oar_proxy.drafters import Drafter
 from oar_proxy.drafters.model import ChatModel, Model, ModelDrafter
 from oar_proxy.drafters.offline import OfflineDrafter
+from oar_proxy.errors import LedgerUnavailable
 from oar_proxy.gate import Gate
 from oar_proxy.hub.access import AdminPool, admin_pool, open_hub
 from oar_proxy.hub.address import HubAddress, HubError
@@ -38,7 +39,7 @@ from oar_proxy.pipeline import Pipeline
 from oar_proxy.protocols.answering import ProtocolAnswers
 from oar_proxy.protocols.owners import OwnerQueries
 from oar_proxy.server import FrontDoor
-from oar_proxy.settings import ConfigurationError, DrafterSettings, Settings
+from oar_proxy.settings import ConfigurationError, DrafterSettings, LedgerSettings, Settings
 
 log = structlog.get_logger(__name__)
 
@@ -139,7 +140,7 @@ async def open_application(
             },
         )
         planner = await stack.enter_async_context(Planner(address))
-        ledger = Ledger(admin)
+        ledger = await stack.enter_async_context(_ledger(address, settings.ledger))
         gate = Gate(policies, ledger, settings.limits)
         pipeline = Pipeline(
             adapters=adapters,
@@ -271,6 +272,16 @@ class Refresher:
         for name in self._gate.unmatched(owner, schema):
             log.warning("policy names nothing that the owner has", owner=owner, name=name)
         return schema
+
+
+@asynccontextmanager
+async def _ledger(address: HubAddress, settings: LedgerSettings) -> AsyncIterator[Ledger]:
+    async with AsyncExitStack() as stack:
+        try:
+            ledger = await stack.enter_async_context(Ledger(address.conninfo, settings.file))
+        except LedgerUnavailable as error:
+            raise HubError(error.message, hint=error.hint) from error
+        yield ledger
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -15,7 +15,6 @@ from oar_adapters.registry import open_adapter
 from oar_policies.decide import unmatched
 from oar_policies.model import Policy, default_policy
 from oar_policies.parse import PolicyError, load_policy
-from psycopg_pool import AsyncConnectionPool
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -104,9 +103,9 @@ async def _owner(settings: Settings, name: str, owner: OwnerSettings) -> OwnerRe
             f"{miss.name} is not published by this owner"
             for miss in unmatched(policy, names)
         )
-        # Only the part of the gate that hides is used: with a pool that is never opened, nothing
-        # could be put on the ledger, so nothing could be asked.
-        ledger = Ledger(AsyncConnectionPool(open=False))
+        # Only the part of the gate that hides is used: with a ledger that is never opened, nothing
+        # could be put on it, so nothing could be asked.
+        ledger = Ledger("")
         visible = Gate({name: policy}, ledger, settings.limits).visible(name, everything)
     return OwnerReport(name, technology, schema, everything, visible, tuple(faults))
 

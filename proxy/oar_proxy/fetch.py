@@ -116,15 +116,21 @@ class Fetcher:
 
     async def _noted(self, query: Authorized, rows: Coroutine[Any, Any, int]) -> int:
         """Await the rows of a query, and note for the ledger how that ended."""
+        started = time.perf_counter_ns()
+
+        def note(sqlstate: str, rows: int | None) -> None:
+            microseconds = (time.perf_counter_ns() - started) // 1000
+            self.finished.append(StepOutcome(query.ledger_entry, sqlstate, rows, microseconds))
+
         try:
             received = await rows
         except OarError as error:
-            self.finished.append(StepOutcome(query.ledger_entry, error.sqlstate, None))
+            note(error.sqlstate, None)
             raise
         except asyncio.CancelledError:
-            self.finished.append(StepOutcome(query.ledger_entry, QueryCanceled.sqlstate, None))
+            note(QueryCanceled.sqlstate, None)
             raise
-        self.finished.append(StepOutcome(query.ledger_entry, SUCCESS, received))
+        note(SUCCESS, received)
         return received
 
     async def _receive(self, sending: Sending) -> int:

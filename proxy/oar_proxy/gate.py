@@ -143,7 +143,7 @@ class Gate:
         # No await before the entries are complete: one set of policies decides the whole wave.
         decisions = self.decisions(ask.subject)
         _require_few_enough(decisions, ask, steps)
-        entries = [_entry(decisions, step) for step in steps]
+        entries = [_entry(decisions, step, self._digests(step)) for step in steps]
         ask.sent.update(step.owner for step in steps)
         numbers = await self._ledger.record(ask, entries, finished)
         return [Authorized(step.query, number) for step, number in zip(steps, numbers, strict=True)]
@@ -155,8 +155,22 @@ class Gate:
         except KeyError:
             raise InternalError(f"no policy is loaded for owner {owner}") from None
 
+    def _digests(self, step: Step) -> Digests:
+        """Digest the keys that are compared with each column, those of all its edges together."""
+        keys: dict[tuple[str, str], set[bytes]] = {}
+        if step.edges and isinstance(step.query, Scan):
+            for scan in step.query.parts():
+                for key_filter in _key_columns(scan):
+                    target = _origin(scan.table, key_filter.column)
+                    keys.setdefault(target, set()).update(key_filter.keys)
+        return {target: self._ledger.keys_digest(each) for target, each in keys.items()}
 
-def _entry(decisions: Decisions, step: Step) -> StepEntry:
+
+Digests = Mapping[tuple[str, str], str | None]
+"""Digests of keys by the table and column that they are compared with."""
+
+
+def _entry(decisions: Decisions, step: Step, digests: Digests) -> StepEntry:
     policy = decisions.policy(step.owner)
     cap = decisions.row_cap(step.owner)
     _require_consistent(step)
@@ -169,7 +183,11 @@ def _entry(decisions: Decisions, step: Step) -> StepEntry:
             detail=f"limit {cap.rule}: {cap.number} rows",
             hint="retry: the owner's limit may have been lowered since it was planned",
         )
-    disclosures = [each for bound in step.edges for each in _disclosures(decisions, bound)]
+    disclosures = [
+        replace(each, key_digest=digests.get(_target(bound.edge)))
+        for bound in step.edges
+        for each in _disclosures(decisions, bound)
+    ]
     total = sum(bound.keys for bound in step.edges)
     limit = decisions.keys_in(step.owner)
     if total > limit.number:
@@ -186,7 +204,14 @@ def _entry(decisions: Decisions, step: Step) -> StepEntry:
         keys=total,
         policy=policy.digest,
         disclosures=tuple(disclosures),
+        rules=tuple(dict.fromkeys((cap.rule, limit.rule, *_rules(decisions, step)))),
+        tables=tuple(dict.fromkeys(table for table, _ in _touched(step.query))),
     )
+
+
+def _rules(decisions: Decisions, step: Step) -> Iterator[str]:
+    for bound in step.edges:
+        yield from (part.decision.rule for part in decisions.parts(bound.edge))
 
 
 def _disclosures(decisions: Decisions, bound: BoundEdge) -> Iterator[Disclosure]:
@@ -379,3 +404,7 @@ def _origin(table: Table, column: str) -> tuple[str, str]:
         if output == column:
             return source, name
     raise InternalError("keys are compared with a column that no table has")
+
+
+def _target(edge: KeyEdge) -> tuple[str, str]:
+    return edge.receiver_table, edge.receiver_column

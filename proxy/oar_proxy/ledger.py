@@ -1,34 +1,35 @@
 """The ledger: what was asked of whom and which keys left, written before anything leaves.
 
-Append-only tables in the hub's private schema ``oar_internal``; people read the views in schema
-``oar`` (each principal its own asks, members of ``oar_auditor`` all of them). No key value, no
-question and no statement text is on it: statements and queries appear as SHA-256 digests.
+Entries are chained by their hashes (:mod:`oar_proxy.chain`) in one append-only table of the hub's
+private schema ``oar_internal``; people read the views in schema ``oar`` (each principal its own
+asks, members of ``oar_auditor`` all of them). No key value, no question and no statement text is on
+it: statements and queries appear as SHA-256 digests, keys as a digest under a key of the hub.
 
-An outcome is a row of its own, written afterwards. A step without one has an unknown outcome: it
+An outcome is an entry of its own, written afterwards. A step without one has an unknown outcome: it
 was authorised, and nobody can say that it did not leave.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import json
+import hmac
+import secrets
 import uuid
+from array import array
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
-from typing import Final, Literal, LiteralString, cast
+from pathlib import Path
+from typing import Final, Literal
 
 import psycopg
 from oar_policies.model import Subject
-from psycopg_pool import AsyncConnectionPool
+from psycopg.rows import TupleRow
 
+from oar_proxy.chain import Body, Chain, Entry
 from oar_proxy.errors import LedgerUnavailable
-
-TIMEOUT: Final = 10.0
-"""Seconds a statement waits for the ledger before it is refused. A write takes milliseconds; only
-a hub that is down, restarting or waiting for a lost standby needs longer."""
+from oar_proxy.writer import Writer, insert
 
 SUCCESS: Final = "00000"
 """SQLSTATE of a successful completion."""
@@ -38,12 +39,22 @@ Kind = Literal["sql", "question"]
 COMPILED: Final = "compiled"
 """The protocol of every statement, and of questions that one draft answers: no row is shown."""
 
+_OLD_TABLES: Final = ("asks", "steps", "disclosures", "step_outcomes", "ask_outcomes")
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What of an ask is on the ledger: under which writer, and the steps that have an outcome."""
+
+    writer: uuid.UUID | None = None
+    ended: set[int] = field(default_factory=set)
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One statement or question of a principal.
 
-    Its row is written together with the first step or outcome that names it, so that opening one
+    Its entry is written together with the first step or outcome that names it, so that opening one
     costs no round trip. Under another ``protocol`` than ``compiled`` a language model may read the
     rows of its steps.
     """
@@ -60,18 +71,34 @@ class Ask:
     purpose: str | None = None
     sent: Counter[str] = field(default_factory=Counter, compare=False)
     """Queries that left for each owner."""
+    progress: _Progress = field(default_factory=_Progress, init=False, compare=False, repr=False)
 
     @property
     def subject(self) -> Subject:
         """Who asks, as policies see it."""
         return Subject(self.principal, self.roles, self.purpose)
 
+    def body(self) -> Body:
+        """Return what its entry says."""
+        return {
+            "ask": str(self.id),
+            "principal": self.principal,
+            "purpose": self.purpose,
+            "statement": self.statement,
+            "asked": self.kind,
+            "route": self.route,
+            "kappa": self.kappa,
+            "catalog_version": self.catalog_version,
+            "protocol": self.protocol,
+        }
+
 
 @dataclass(frozen=True)
 class Disclosure:
     """Keys about to travel: from whose column, to whose column, how many, by which rule.
 
-    Columns are spelt as a policy spells them. ``policy`` is the digest of the policy that decided.
+    Columns are spelt as a policy spells them. ``policy`` is the digest of the policy that decided,
+    ``key_digest`` that of the keys, see :meth:`Ledger.keys_digest`; None: they stand in the SQL.
     """
 
     from_owner: str
@@ -81,11 +108,15 @@ class Disclosure:
     keys: int
     rule: str
     policy: str
+    key_digest: str | None = None
 
 
 @dataclass(frozen=True)
 class StepEntry:
-    """One query about to leave for an owner. ``keys`` counts all it carries, also own keys."""
+    """One query about to leave for an owner, permitted by ``rules``.
+
+    ``keys`` counts all it carries, also own keys. ``tables`` are the published ones it reads.
+    """
 
     owner: str
     sql_digest: str
@@ -94,15 +125,29 @@ class StepEntry:
     keys: int
     policy: str
     disclosures: tuple[Disclosure, ...] = ()
+    rules: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+
+    def body(self, ask: Ask) -> Body:
+        """Return what its entry says."""
+        return {"ask": str(ask.id), "decision": "permit", **asdict(self)}
 
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """How one recorded step ended; ``rows`` is what the owner sent, None when unknown."""
+    """How one recorded step ended; ``rows`` is what the owner sent, None when unknown.
+
+    ``microseconds`` passed since it was sent, None when it was not.
+    """
 
     step: int
     sqlstate: str
     rows: int | None
+    microseconds: int | None = None
+
+    def body(self, ask: Ask) -> Body:
+        """Return what its entry says."""
+        return {"ask": str(ask.id), **asdict(self)}
 
 
 def digest(text: str) -> str:
@@ -110,76 +155,95 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-async def install(connection: psycopg.AsyncConnection[object]) -> None:
-    """Create or bring up to date the ledger's tables and views, in one transaction.
+async def install(connection: psycopg.AsyncConnection[TupleRow]) -> None:
+    """Create or bring up to date the ledger's table and views, in one transaction.
 
     ``connection`` is of the proxy's own role, to a hub that `hub.bootstrap` has set up. Safe to
-    run again, and by several proxies at once.
+    run again, and by several proxies at once. Entries of a hub that had a table for each kind
+    become the chain of one writer, which begins with an entry of kind ``before``.
     """
-    ddl = files("oar_proxy.hub").joinpath("ledger.sql").read_text(encoding="utf-8")
     async with connection.transaction():
-        await connection.execute(ddl.encode())
+        # Two proxies that start at once must not both create.
+        await connection.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended('oar ledger install', 0))"
+        )
+        cursor = await connection.execute("SELECT to_regclass('oar_internal.asks') IS NOT NULL")
+        ((has_old,),) = await cursor.fetchall()
+        if has_old:
+            await connection.execute("DROP VIEW IF EXISTS oar.asks, oar.steps, oar.disclosures")
+        await connection.execute(_script("ledger.sql"))
+        await connection.execute(
+            "INSERT INTO oar_internal.ledger_key (key) VALUES (%s) ON CONFLICT DO NOTHING",
+            (secrets.token_bytes(32),),
+        )
+        if has_old:
+            await _take_over(connection)
 
 
-# One statement with one parameter, hence one round trip and next to no work in Python: the entries
-# are unfolded by the hub. A wave's numbers are drawn first, because RETURNING cannot say which row
-# of the input a number belongs to.
-_ENTRY: Final[LiteralString] = """
-entry AS (SELECT %s::jsonb AS said),
-asked AS (
-  INSERT INTO oar_internal.asks
-    (ask, principal, statement, kind, route, kappa, catalog_version, protocol)
-  SELECT a.* FROM entry, jsonb_to_record(said->'ask')
-    AS a(ask uuid, principal text, statement text, kind text, route text, kappa int4, catalog text,
-         protocol text)
-  ON CONFLICT DO NOTHING
-),
-finished AS (
-  INSERT INTO oar_internal.step_outcomes (step, sqlstate, rows)
-  SELECT o.* FROM entry, jsonb_to_recordset(said->'finished')
-    AS o(step int8, sqlstate text, rows int8)
-)"""
+def _script(name: str) -> bytes:
+    return files("oar_proxy.hub").joinpath(name).read_bytes()
 
-_RECORD: Final[LiteralString] = f"""
-WITH {_ENTRY},
-wave AS MATERIALIZED (
-  SELECT nextval('oar_internal.steps_step_seq') AS step, w.*
-  FROM entry, jsonb_to_recordset(said->'steps')
-    AS w(position int8, owner text, sql_digest text, row_cap int8, row_cap_rule text, keys int8,
-         policy text, disclosures jsonb)
-),
-sent AS (
-  INSERT INTO oar_internal.steps (step, ask, owner, sql_digest, row_cap, row_cap_rule, keys, policy)
-  SELECT step, (said->'ask'->>'ask')::uuid, owner, sql_digest, row_cap, row_cap_rule, keys, policy
-  FROM entry, wave
-),
-disclosed AS (
-  INSERT INTO oar_internal.disclosures
-    (step, from_owner, from_column, to_owner, to_column, keys, rule, policy)
-  SELECT wave.step, d.* FROM wave, jsonb_to_recordset(wave.disclosures)
-    AS d(from_owner text, from_column text, to_owner text, to_column text, keys int8, rule text,
-         policy text)
-)
-SELECT step, oar_internal.commit_durably() FROM wave ORDER BY position
-"""
 
-# Outcomes are not waited for: WAL keeps the order, and a lost one reads as "unknown".
-_FINISH_ASK: Final[LiteralString] = f"""
-WITH {_ENTRY}
-INSERT INTO oar_internal.ask_outcomes (ask, sqlstate, rows)
-SELECT (said->'ask'->>'ask')::uuid, said->>'sqlstate', (said->>'rows')::int8
-FROM entry, set_config('synchronous_commit', 'off', true)
-"""
+async def _take_over(connection: psycopg.AsyncConnection[TupleRow]) -> None:
+    """Make entries of the old tables' rows, and drop those tables."""
+    chain = Chain(uuid.uuid4())
+    opening = chain.append("before", "1970-01-01T00:00:00.000000Z", {})
+    async with connection.cursor(name="oar_ledger_before") as old:
+        await old.execute(_script("ledger_before.sql"))
+        batch = [opening]
+        while rows := await old.fetchmany(1000):
+            for ask, steps, outcome in rows:
+                batch += _entries_of_before(chain, ask, steps or [], outcome)
+            await insert(connection, batch)
+            batch = []
+        await insert(connection, batch)
+    await connection.execute(f"DROP TABLE {', '.join(f'oar_internal.{t}' for t in _OLD_TABLES)}")
+    await connection.execute("DROP FUNCTION IF EXISTS oar_internal.commit_durably()")
+
+
+def _entries_of_before(
+    chain: Chain, ask: Body, steps: Sequence[Body], outcome: Body | None
+) -> list[Entry]:
+    asked = {"ask": ask["ask"]}
+    entries = [chain.append("ask", ask.pop("at"), ask)]
+    for step in steps:
+        ended = step.pop("outcome")
+        former = step.pop("number")
+        entries.append(chain.append("step", step.pop("at"), {**asked, **step, "former": former}))
+        if ended is not None:
+            content = {**asked, "step": chain.number}
+            entries.append(chain.append("step_outcome", ended.pop("at"), {**content, **ended}))
+    if outcome is not None:
+        entries.append(chain.append("ask_outcome", outcome.pop("at"), {**asked, **outcome}))
+    return entries
 
 
 class Ledger:
-    """Writes entries through a pool of administrator connections to the hub's primary.
+    """Writes entries through a :class:`~oar_proxy.writer.Writer` of its own.
 
-    With a pool of autocommit connections each write is one round trip; otherwise it is three.
+    An asynchronous context manager; outside of its block nothing can be written.
     """
 
-    def __init__(self, pool: AsyncConnectionPool) -> None:
-        self._pool = pool
+    _key: bytes | None = None
+
+    def __init__(self, conninfo: str, file: Path | None = None) -> None:
+        """Write to the hub at ``conninfo`` and, with ``file``, a copy there."""
+        self._conninfo = conninfo
+        self._writer = Writer(conninfo, file)
+
+    async def __aenter__(self) -> Ledger:
+        """Open the chain. Raises :class:`LedgerUnavailable`."""
+        try:
+            async with await psycopg.AsyncConnection.connect(self._conninfo) as connection:
+                cursor = await connection.execute("SELECT key FROM oar_internal.ledger_key")
+                ((self._key,),) = await cursor.fetchall()
+        except psycopg.Error as error:
+            raise LedgerUnavailable("the ledger cannot be read") from error
+        await self._writer.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._writer.__aexit__()
 
     async def open_ask(
         self,
@@ -206,6 +270,18 @@ class Ledger:
             subject.purpose,
         )
 
+    def keys_digest(self, keys: Collection[bytes]) -> str | None:
+        """Return the HMAC-SHA-256 of a set of keys, in hex, whatever their order.
+
+        Who has the hub's key can tell that the same keys went twice, or test a set of them.
+        """
+        if self._key is None:
+            return None
+        ordered = sorted(keys)
+        mac = hmac.new(self._key, array("Q", map(len, ordered)).tobytes(), hashlib.sha256)
+        mac.update(b"".join(ordered))
+        return mac.hexdigest()
+
     async def record(
         self, ask: Ask, entries: Sequence[StepEntry], finished: Sequence[StepOutcome] = ()
     ) -> list[int]:
@@ -215,23 +291,16 @@ class Ledger:
         On return they are committed and on disk, whatever ``synchronous_commit`` the hub is
         configured with. Raises :class:`LedgerUnavailable`: then nothing may be sent.
         """
-        rows = await self._write(
-            "the ledger could not be written: nothing of this step was sent",
-            _RECORD,
-            {
-                "ask": _ask_row(ask),
-                "finished": [vars(outcome) for outcome in finished],
-                "steps": [
-                    {
-                        **vars(entry),
-                        "position": position,
-                        "disclosures": [*map(vars, entry.disclosures)],
-                    }
-                    for position, entry in enumerate(entries, start=1)
-                ],
-            },
-        )
-        return [cast("int", row[0]) for row in rows]
+        wave = _Wave(ask, entries, finished)
+        try:
+            await self._writer.write(wave)
+        except LedgerUnavailable as error:
+            raise LedgerUnavailable(
+                "the ledger could not be written: nothing of this step was sent",
+                detail=error.message,
+                hint=error.hint,
+            ) from error
+        return wave.numbers
 
     async def finish_ask(
         self,
@@ -244,44 +313,59 @@ class Ledger:
         """Add an ask's outcome, once; ``rows`` is what the client was given, None when unknown.
 
         ``finished`` are outcomes of its steps that are not written yet.
-        An ask that was refused before its first step gets its row here, so that refusals are on
+        An ask that was refused before its first step gets its entry here, so that refusals are on
         the ledger too. Raises :class:`LedgerUnavailable`.
+
+        Outcomes do not wait for the disk: what is written later waits for them as well, and a lost
+        one reads as "unknown".
         """
-        await self._write(
-            "an ask's outcome could not be written on the ledger",
-            _FINISH_ASK,
-            {
-                "ask": _ask_row(ask),
-                "finished": [vars(outcome) for outcome in finished],
-                "sqlstate": sqlstate,
-                "rows": rows,
-            },
+        await self._writer.write(
+            _Wave(ask, (), finished, {"sqlstate": sqlstate, "rows": rows}, durable=False)
         )
 
-    async def _write(
-        self, failure: str, statement: LiteralString, entry: dict[str, object]
-    ) -> list[tuple[object, ...]]:
-        try:
-            async with asyncio.timeout(TIMEOUT), self._pool.connection() as connection:
-                cursor = await connection.execute(statement, (json.dumps(entry),), prepare=True)
-                rows = await cursor.fetchall() if cursor.description else []
-        # Leaving the block above commits; only then has anything been recorded.
-        except (psycopg.Error, OSError, TimeoutError) as error:
-            raise LedgerUnavailable(
-                failure,
-                hint="the hub's primary has to accept writes: ask the operator, then retry",
-            ) from error
-        return rows
 
+class _Wave:
+    """What is written of an ask at once. See :class:`oar_proxy.writer.Request`."""
 
-def _ask_row(ask: Ask) -> dict[str, object]:
-    return {
-        "ask": str(ask.id),
-        "principal": ask.principal,
-        "statement": ask.statement,
-        "kind": ask.kind,
-        "route": ask.route,
-        "kappa": ask.kappa,
-        "catalog": ask.catalog_version,
-        "protocol": ask.protocol,
-    }
+    def __init__(
+        self,
+        ask: Ask,
+        steps: Sequence[StepEntry],
+        finished: Sequence[StepOutcome],
+        outcome: Body | None = None,
+        *,
+        durable: bool = True,
+    ) -> None:
+        self._ask = ask
+        self._steps = steps
+        self._finished = finished
+        self._outcome = outcome
+        self.durable = durable
+        self.numbers: list[int] = []
+        self._opens = False
+        self._ends: set[int] = set()
+
+    def contents(self, writer: uuid.UUID, number: int) -> Sequence[tuple[str, Body]]:
+        ask, progress = self._ask, self._ask.progress
+        if progress.writer not in (None, writer):
+            raise LedgerUnavailable("the ledger's chain was lost while the statement ran")
+        contents: list[tuple[str, Body]] = []
+        if progress.writer is None:
+            progress.writer, self._opens = writer, True
+            contents.append(("ask", ask.body()))
+        for outcome in self._finished:
+            if outcome.step not in progress.ended:
+                progress.ended.add(outcome.step)
+                self._ends.add(outcome.step)
+                contents.append(("step_outcome", outcome.body(ask)))
+        first = number + len(contents)
+        self.numbers = list(range(first, first + len(self._steps)))
+        contents += (("step", step.body(ask)) for step in self._steps)
+        if self._outcome is not None:
+            contents.append(("ask_outcome", {"ask": str(ask.id), **self._outcome}))
+        return contents
+
+    def undone(self) -> None:
+        if self._opens:
+            self._ask.progress.writer = None
+        self._ask.progress.ended -= self._ends

@@ -92,6 +92,13 @@ class HubSettings(_Section):
     max_connections: Annotated[int, Field(ge=10, le=10000)] = 200
 
 
+class LedgerSettings(_Section):
+    """The ledger is in the hub; this is what is kept of it besides."""
+
+    file: Path | None = None
+    """JSON lines, one an entry, on disk before anything is sent. Each proxy has its own."""
+
+
 class OwnerSettings(_Section):
     """One owner: where it is, the schema its tables are published in, its policy."""
 
@@ -178,6 +185,7 @@ class Settings(BaseSettings):
 
     listen: Listen = Listen()
     hub: HubSettings = HubSettings()
+    ledger: LedgerSettings = LedgerSettings()
     owners: dict[OwnerName, OwnerSettings] = {}
     drafter: DrafterSettings = DrafterSettings()
     questions: QuestionSettings = QuestionSettings()

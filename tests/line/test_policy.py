@@ -222,7 +222,7 @@ def test_a_client_sees_its_own_asks_only(proxy, owners):
     client.execute(JOIN)
     assert client.execute("SELECT count(DISTINCT principal) FROM oar.asks").fetchone() == (1,)
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        client.execute("SELECT * FROM oar_internal.asks")
+        client.execute("SELECT * FROM oar_internal.entries")
 
 
 def test_what_was_sent_is_on_the_ledger_when_the_proxy_is_killed(new_hub, owners, tmp_path):

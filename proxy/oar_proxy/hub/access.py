@@ -56,7 +56,6 @@ async def admin_pool(address: HubAddress, *, size: int = 4) -> AsyncIterator[Adm
     pool: AdminPool = AsyncConnectionPool(
         address.conninfo,
         kwargs={"autocommit": True, "application_name": "oar"},
-        configure=_plan_once,
         min_size=1,
         max_size=size,
         open=False,
@@ -64,11 +63,6 @@ async def admin_pool(address: HubAddress, *, size: int = 4) -> AsyncIterator[Adm
     )
     async with pool:
         yield pool
-
-
-async def _plan_once(connection: AsyncConnection[TupleRow]) -> None:
-    """Have the ledger's statements, the same for every entry, planned when they are prepared."""
-    await connection.execute("SET plan_cache_mode = force_generic_plan")
 
 
 async def _reach(settings: HubSettings, dsn: str) -> HubAddress:

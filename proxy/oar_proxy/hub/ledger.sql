@@ -1,64 +1,36 @@
 -- The ledger. Idempotent; runs as the proxy's own role inside one transaction, in a hub that has its
 -- roles and schemas already.
 
--- Two proxies that start at once must not both create.
-SELECT pg_advisory_xact_lock(hashtextextended('oar ledger install', 0));
-
-CREATE TABLE IF NOT EXISTS oar_internal.asks (
-  ask uuid PRIMARY KEY,
-  at timestamptz NOT NULL DEFAULT now(),
-  principal text NOT NULL,
-  statement text NOT NULL CHECK (statement ~ '^[0-9a-f]{64}$'),
-  kind text NOT NULL CHECK (kind IN ('sql', 'question')),
-  route text NOT NULL,
-  kappa integer CHECK (kappa >= 0),
-  catalog_version text NOT NULL
+-- What an entry says is its body, canonical JSON, and that alone is what its hash covers. The other
+-- columns repeat parts of it, to be found by; `oar audit verify` compares them.
+CREATE TABLE IF NOT EXISTS oar_internal.entries (
+  entry bigint GENERATED ALWAYS AS IDENTITY,
+  writer uuid NOT NULL,
+  number bigint NOT NULL CHECK (number > 0),
+  at timestamptz NOT NULL,
+  kind text NOT NULL,
+  ask uuid,
+  step bigint,
+  principal text,
+  body text NOT NULL,
+  hash bytea NOT NULL CHECK (octet_length(hash) = 32),
+  PRIMARY KEY (writer, number)
 );
--- Asks of before there was a choice are compiled ones.
-ALTER TABLE oar_internal.asks ADD COLUMN IF NOT EXISTS protocol text NOT NULL DEFAULT 'compiled';
-CREATE INDEX IF NOT EXISTS asks_principal_at ON oar_internal.asks (principal, at);
+CREATE INDEX IF NOT EXISTS entries_ask ON oar_internal.entries (ask) WHERE ask IS NOT NULL;
+CREATE INDEX IF NOT EXISTS entries_principal_at ON oar_internal.entries (principal, at)
+  WHERE kind = 'ask';
+CREATE INDEX IF NOT EXISTS entries_step ON oar_internal.entries (entry) WHERE kind = 'step';
+CREATE INDEX IF NOT EXISTS entries_naming ON oar_internal.entries (kind)
+  WHERE kind IN ('open', 'link', 'checkpoint');
+CREATE INDEX IF NOT EXISTS entries_at ON oar_internal.entries USING brin (at);
 
-CREATE TABLE IF NOT EXISTS oar_internal.steps (
-  step bigserial PRIMARY KEY,
-  ask uuid NOT NULL REFERENCES oar_internal.asks,
-  at timestamptz NOT NULL DEFAULT now(),
-  owner text NOT NULL,
-  sql_digest text NOT NULL CHECK (sql_digest ~ '^[0-9a-f]{64}$'),
-  row_cap bigint NOT NULL CHECK (row_cap > 0),
-  row_cap_rule text NOT NULL,
-  keys bigint NOT NULL CHECK (keys >= 0),
-  policy text NOT NULL
-);
-CREATE INDEX IF NOT EXISTS steps_ask ON oar_internal.steps (ask);
-
-CREATE TABLE IF NOT EXISTS oar_internal.disclosures (
-  disclosure bigserial PRIMARY KEY,
-  step bigint NOT NULL REFERENCES oar_internal.steps,
-  from_owner text NOT NULL,
-  from_column text NOT NULL,
-  to_owner text NOT NULL,
-  to_column text NOT NULL,
-  keys bigint NOT NULL CHECK (keys >= 0),
-  rule text NOT NULL,
-  policy text NOT NULL
-);
-CREATE INDEX IF NOT EXISTS disclosures_step ON oar_internal.disclosures (step);
-
-CREATE TABLE IF NOT EXISTS oar_internal.step_outcomes (
-  step bigint PRIMARY KEY REFERENCES oar_internal.steps,
-  at timestamptz NOT NULL DEFAULT now(),
-  sqlstate text NOT NULL CHECK (sqlstate ~ '^[0-9A-Z]{5}$'),
-  rows bigint CHECK (rows >= 0)
+-- The key that keys are digested under. One row.
+CREATE TABLE IF NOT EXISTS oar_internal.ledger_key (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  key bytea NOT NULL
 );
 
-CREATE TABLE IF NOT EXISTS oar_internal.ask_outcomes (
-  ask uuid PRIMARY KEY REFERENCES oar_internal.asks,
-  at timestamptz NOT NULL DEFAULT now(),
-  sqlstate text NOT NULL CHECK (sqlstate ~ '^[0-9A-Z]{5}$'),
-  rows bigint CHECK (rows >= 0)
-);
-
--- What is written stays. ENABLE ALWAYS, so that session_replication_role does not switch it off.
+-- What is written stays, until a checkpoint on the ledger stands for it.
 CREATE OR REPLACE FUNCTION oar_internal.refuse_change() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
@@ -68,64 +40,83 @@ BEGIN
 END
 $$;
 
-DO $$
-DECLARE
-  name text;
+CREATE OR REPLACE FUNCTION oar_internal.refuse_loss() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-  FOREACH name IN ARRAY
-    ARRAY['asks', 'steps', 'disclosures', 'step_outcomes', 'ask_outcomes']
-  LOOP
-    EXECUTE format(
-      'CREATE OR REPLACE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE
-         ON oar_internal.%I FOR EACH STATEMENT EXECUTE FUNCTION oar_internal.refuse_change()',
-      name);
-    EXECUTE format('ALTER TABLE oar_internal.%I ENABLE ALWAYS TRIGGER append_only', name);
-  END LOOP;
+  IF EXISTS (
+    SELECT FROM gone
+    LEFT JOIN (
+      SELECT p.writer, max(p.number) AS number
+      FROM oar_internal.entries AS c,
+           json_to_recordset(c.body::json->'pruned') AS p(writer uuid, number int8)
+      WHERE c.kind = 'checkpoint'
+      GROUP BY p.writer
+    ) AS pruned USING (writer)
+    WHERE pruned.number IS NULL OR gone.number > pruned.number
+  ) THEN
+    RAISE EXCEPTION 'the ledger is append-only: delete of %.% refused',
+        TG_TABLE_SCHEMA, TG_TABLE_NAME
+      USING ERRCODE = 'insufficient_privilege', HINT = 'oar audit prune deletes old entries';
+  END IF;
+  RETURN NULL;
 END
 $$;
 
--- Makes the commit of the transaction that calls it wait for the disk, and for a standby that the
--- hub is configured to wait for. A setting made with is_local lasts until after the commit record.
-CREATE OR REPLACE FUNCTION oar_internal.commit_durably() RETURNS void
-LANGUAGE sql VOLATILE AS $$
-  SELECT CASE
-    WHEN current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')
-    THEN set_config('synchronous_commit', 'on', true)
-  END
-$$;
+-- ENABLE ALWAYS, so that session_replication_role does not switch it off.
+CREATE OR REPLACE TRIGGER append_only BEFORE UPDATE OR TRUNCATE
+  ON oar_internal.entries FOR EACH STATEMENT EXECUTE FUNCTION oar_internal.refuse_change();
+CREATE OR REPLACE TRIGGER kept AFTER DELETE
+  ON oar_internal.entries REFERENCING OLD TABLE AS gone
+  FOR EACH STATEMENT EXECUTE FUNCTION oar_internal.refuse_loss();
+ALTER TABLE oar_internal.entries ENABLE ALWAYS TRIGGER append_only;
+ALTER TABLE oar_internal.entries ENABLE ALWAYS TRIGGER kept;
 
 -- Clients may use the schema; of the ledger they get the views below and nothing else.
-REVOKE ALL ON oar_internal.asks, oar_internal.steps, oar_internal.disclosures,
-  oar_internal.step_outcomes, oar_internal.ask_outcomes FROM PUBLIC;
-REVOKE ALL ON FUNCTION oar_internal.refuse_change(), oar_internal.commit_durably() FROM PUBLIC;
+REVOKE ALL ON oar_internal.entries, oar_internal.ledger_key FROM PUBLIC;
+REVOKE ALL ON FUNCTION oar_internal.refuse_change(), oar_internal.refuse_loss() FROM PUBLIC;
 
 -- The views run with their owner's rights and decide by session_user, which SET ROLE does not
 -- change. security_barrier keeps a reader's own functions away from rows that are not theirs.
 CREATE OR REPLACE VIEW oar.asks WITH (security_barrier) AS
-SELECT a.ask, a.at, a.principal, a.statement, a.kind, a.route, a.kappa, a.catalog_version,
-       o.at AS finished_at, o.sqlstate, o.rows, a.protocol
-FROM oar_internal.asks AS a
-LEFT JOIN oar_internal.ask_outcomes AS o USING (ask)
-WHERE a.principal = session_user::text
-   OR (SELECT pg_has_role(session_user, 'oar_auditor', 'MEMBER'));
+SELECT e.ask, e.at, e.principal, a.statement, a.asked AS kind, a.route, a.kappa, a.catalog_version,
+       o.at AS finished_at, b.sqlstate, b.rows, coalesce(a.protocol, 'compiled') AS protocol
+FROM oar_internal.entries AS e
+CROSS JOIN LATERAL json_to_record(e.body::json)
+  AS a(statement text, asked text, route text, kappa int4, catalog_version text, protocol text)
+LEFT JOIN oar_internal.entries AS o ON o.ask = e.ask AND o.kind = 'ask_outcome'
+LEFT JOIN LATERAL json_to_record(o.body::json) AS b(sqlstate text, rows int8) ON true
+WHERE e.kind = 'ask'
+  AND (e.principal = session_user::text
+       OR (SELECT pg_has_role(session_user, 'oar_auditor', 'MEMBER')));
 
 CREATE OR REPLACE VIEW oar.steps WITH (security_barrier) AS
-SELECT s.step, s.ask, s.at, a.principal, s.owner, s.sql_digest, s.row_cap, s.row_cap_rule, s.keys,
-       s.policy, o.at AS finished_at, o.sqlstate, o.rows
-FROM oar_internal.steps AS s
-JOIN oar_internal.asks AS a USING (ask)
-LEFT JOIN oar_internal.step_outcomes AS o USING (step)
-WHERE a.principal = session_user::text
-   OR (SELECT pg_has_role(session_user, 'oar_auditor', 'MEMBER'));
+SELECT e.entry AS step, e.ask, e.at, q.principal, s.owner, s.sql_digest, s.row_cap, s.row_cap_rule,
+       s.keys, s.policy, o.at AS finished_at, b.sqlstate, b.rows, b.microseconds, s.rules, s.tables
+FROM oar_internal.entries AS e
+JOIN oar_internal.entries AS q ON q.ask = e.ask AND q.kind = 'ask'
+CROSS JOIN LATERAL json_to_record(e.body::json)
+  AS s(owner text, sql_digest text, row_cap int8, row_cap_rule text, keys int8, policy text,
+       rules text[], tables text[])
+LEFT JOIN oar_internal.entries AS o
+  ON o.ask = e.ask AND o.kind = 'step_outcome' AND o.step = e.number AND o.writer = e.writer
+LEFT JOIN LATERAL json_to_record(o.body::json)
+  AS b(sqlstate text, rows int8, microseconds int8) ON true
+WHERE e.kind = 'step'
+  AND (q.principal = session_user::text
+       OR (SELECT pg_has_role(session_user, 'oar_auditor', 'MEMBER')));
 
 CREATE OR REPLACE VIEW oar.disclosures WITH (security_barrier) AS
-SELECT s.at, s.ask, s.step, a.principal, d.from_owner, d.from_column, d.to_owner, d.to_column,
-       d.keys, d.rule, s.sql_digest, d.policy
-FROM oar_internal.disclosures AS d
-JOIN oar_internal.steps AS s USING (step)
-JOIN oar_internal.asks AS a USING (ask)
-WHERE a.principal = session_user::text
-   OR (SELECT pg_has_role(session_user, 'oar_auditor', 'MEMBER'));
+SELECT e.at, e.ask, e.entry AS step, q.principal, d.from_owner, d.from_column, d.to_owner,
+       d.to_column, d.keys, d.rule, s.sql_digest, d.policy, d.key_digest
+FROM oar_internal.entries AS e
+JOIN oar_internal.entries AS q ON q.ask = e.ask AND q.kind = 'ask'
+CROSS JOIN LATERAL json_to_record(e.body::json) AS s(sql_digest text, disclosures json)
+CROSS JOIN LATERAL json_to_recordset(s.disclosures)
+  AS d(from_owner text, from_column text, to_owner text, to_column text, keys int8, rule text,
+       policy text, key_digest text)
+WHERE e.kind = 'step'
+  AND (q.principal = session_user::text
+       OR (SELECT pg_has_role(session_user, 'oar_auditor', 'MEMBER')));
 
 GRANT SELECT ON oar.asks, oar.steps, oar.disclosures TO oar_client, oar_auditor;
 
