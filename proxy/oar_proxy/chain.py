@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -165,13 +165,15 @@ class Named:
     """What entries say of other entries: which hash, and who says so.
 
     ``pruned`` are the last entries that retention deleted, by writer. ``wholly`` says that all
-    writers are there to be seen: the hub's ledger has all, a file only those of one proxy.
+    writers are there to be seen: the hub's ledger has all, a file only those of one proxy, of which
+    ``in_file`` are known to be.
     """
 
     hashes: dict[tuple[uuid.UUID, int], list[tuple[bytes, str]]] = field(default_factory=dict)
     last: dict[uuid.UUID, tuple[int, str]] = field(default_factory=dict)
     pruned: dict[uuid.UUID, Head] = field(default_factory=dict)
     wholly: bool = True
+    in_file: set[uuid.UUID] = field(default_factory=set)
 
     def add(self, head: Head, by: str) -> None:
         """Take in that an entry exists, with its hash."""
@@ -191,6 +193,10 @@ class Named:
                 return
             for named in body.get("heads", ()):
                 self.add(Head.read(named), by)
+            if (before := (body.get("file") or {}).get("last")) is not None:
+                head = Head.read(before)
+                self.add(head, by)
+                self.in_file.add(head.writer)
             for named in body.get("pruned", ()):
                 head = Head.read(named)
                 known = self.pruned.get(head.writer)
@@ -200,29 +206,37 @@ class Named:
             return  # verifying says that it was changed
 
 
-def verify(
-    entries: Iterable[tuple[Entry, str | None]], named: Named, report: Report | None = None
-) -> Report:
-    """Check entries, each with what is wrong with how it is stored (None: nothing).
+class Verification:
+    """Checks entries, which come writer by writer or mixed, each writer's as they are stored."""
 
-    ``entries`` come writer by writer or mixed, each writer's in the order they are stored in.
-    """
-    report = report or Report()
-    chains: dict[uuid.UUID, _Checked] = {}
-    for entry, stored_wrongly in entries:
+    def __init__(self, named: Named) -> None:
+        self._named = named
+        self._chains: dict[uuid.UUID, _Checked] = {}
+        self._report = Report()
+
+    def take(self, entry: Entry, stored_wrongly: str | None = None) -> None:
+        """Check the next entry. ``stored_wrongly`` is what is wrong with how it is stored."""
+        report = self._report
         report.entries += 1
-        chain = chains.get(entry.writer)
+        chain = self._chains.get(entry.writer)
         if chain is None:
-            chain = chains[entry.writer] = _Checked(entry.writer, named)
+            chain = self._chains[entry.writer] = _Checked(entry.writer, self._named)
         for kind, text in chain.take(entry):
             report.fault(entry.writer, entry.number, kind, text)
         if stored_wrongly:
             report.fault(entry.writer, entry.number, "changed", stored_wrongly)
-    for writer, chain in chains.items():
-        report.heads[writer] = Head(writer, chain.number, chain.hash)
-    for writer, number, text in _missing_ends(chains, named):
-        report.fault(writer, number, "cut off", text)
-    return report
+
+    def fault(self, writer: uuid.UUID, number: int, kind: str, text: str) -> None:
+        """Note what else is wrong."""
+        self._report.fault(writer, number, kind, text)
+
+    def report(self) -> Report:
+        """Return what is wrong, once all entries were taken."""
+        for writer, chain in self._chains.items():
+            self._report.heads[writer] = Head(writer, chain.number, chain.hash)
+        for writer, number, text in _missing_ends(self._chains, self._named):
+            self._report.fault(writer, number, "cut off", text)
+        return self._report
 
 
 class _Checked:
@@ -283,7 +297,7 @@ def _missing_ends(
 ) -> Iterator[tuple[uuid.UUID, int, str]]:
     for writer, (number, by) in named.last.items():
         chain = chains.get(writer)
-        if chain is None and not named.wholly:
+        if chain is None and not (named.wholly or writer in named.in_file):
             continue
         pruned = named.pruned.get(writer)
         end = max(chain.number if chain else 0, pruned.number if pruned else 0)

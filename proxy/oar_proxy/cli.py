@@ -1,30 +1,30 @@
 """The command ``oar``.
 
-A command's own work is imported when it runs, so that ``oar --help`` stays quick. Exit status: 0
-done, 1 the answer is no (a question that is not answered, a check with faults), 2 the command
-line, configuration or a policy is wrong, 3 something needed cannot be started or reached.
+A command's own work is imported when it runs, so that ``oar --help`` stays quick. For the exit
+status see :mod:`oar_proxy.commandline`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import errno
 import os
-import sys
-from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
+from typing import Annotated, NoReturn
 
 import typer
 
-if TYPE_CHECKING:
-    from psycopg import AsyncConnection
-    from psycopg.rows import TupleRow
-
-FAULTS: Final = 1
-WRONG_INPUT: Final = 2
-OUT_OF_REACH: Final = 3
+from oar_proxy.audit.command import audit
+from oar_proxy.commandline import (
+    FAULTS,
+    OUT_OF_REACH,
+    WRONG_INPUT,
+    Config,
+    Refused,
+    fail,
+    on_hub,
+    run,
+)
 
 app = typer.Typer(
     name="oar",
@@ -35,11 +35,8 @@ app = typer.Typer(
 )
 user = typer.Typer(no_args_is_help=True, help="Manage who may connect.")
 app.add_typer(user, name="user")
+app.add_typer(audit, name="audit")
 
-Config = Annotated[
-    Path,
-    typer.Option("--config", "-c", envvar="OAR_CONFIG", help="The configuration file."),
-]
 OptionalConfig = Annotated[
     Path | None,
     typer.Option(
@@ -80,11 +77,11 @@ def serve(config: Config) -> None:
 
     log.configure(settings.log_level, settings.log_format)
 
-    async def run() -> None:
+    async def serve() -> None:
         async with open_application(settings) as application:
             await application.serve_forever()
 
-    _run(run())
+    run(serve())
 
 
 @app.command()
@@ -103,8 +100,8 @@ def demo(
 
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
-    if not _run(run_demo(directory, port=port, once=once)):
-        _fail("an answer of the demo was not as expected", None, FAULTS)
+    if not run(run_demo(directory, port=port, once=once)):
+        fail("an answer of the demo was not as expected", None, FAULTS)
 
 
 @app.command()
@@ -139,10 +136,10 @@ def check(config: Config) -> None:
     from oar_proxy import check as checking
     from oar_proxy.settings import load
 
-    report = _run(checking.examine(load(config)))
+    report = run(checking.examine(load(config)))
     checking.print_report(report)
     if not report.sound:
-        _fail("the check found faults", None, FAULTS)
+        fail("the check found faults", None, FAULTS)
 
 
 @app.command()
@@ -151,10 +148,10 @@ def catalog(config: Config) -> None:
     from oar_proxy import check as checking
     from oar_proxy.settings import load
 
-    report = _run(checking.examine(load(config)))
+    report = run(checking.examine(load(config)))
     if report.catalog is None or not report.sound:
         checking.print_report(report)
-        _fail("the check found faults", None, FAULTS)
+        fail("the check found faults", None, FAULTS)
     checking.print_catalog(report.catalog)
 
 
@@ -178,7 +175,7 @@ def user_add(
     from oar_proxy.hub import users
 
     password = _password(password_from)
-    _on_hub(config, lambda hub: users.add_user(hub, name, password, auditor=auditor))
+    on_hub(config, lambda hub: users.add_user(hub, name, password, auditor=auditor))
 
 
 @user.command("password")
@@ -187,7 +184,7 @@ def user_password(name: UserName, config: Config, password_from: PasswordFrom = 
     from oar_proxy.hub import users
 
     password = _password(password_from)
-    _on_hub(config, lambda hub: users.set_password(hub, name, password))
+    on_hub(config, lambda hub: users.set_password(hub, name, password))
 
 
 @user.command("list")
@@ -195,7 +192,7 @@ def user_list(config: Config) -> None:
     """Print the users, auditors with a mark."""
     from oar_proxy.hub import users
 
-    for entry in _on_hub(config, users.list_users):
+    for entry in on_hub(config, users.list_users):
         typer.echo(f"{entry.name} (auditor)" if entry.auditor else entry.name)
 
 
@@ -204,7 +201,7 @@ def user_remove(name: UserName, config: Config) -> None:
     """End a user's connections and remove the user."""
     from oar_proxy.hub import users
 
-    _on_hub(config, lambda hub: users.remove_user(hub, name))
+    on_hub(config, lambda hub: users.remove_user(hub, name))
 
 
 @app.command(
@@ -218,50 +215,6 @@ def bench(context: typer.Context) -> None:
     commands(args=context.args, prog_name="oar bench")
 
 
-_Result = TypeVar("_Result")
-
-
-def _run(work: Coroutine[Any, Any, _Result]) -> _Result:
-    if sys.platform == "win32":
-        return asyncio.run(work)
-    import uvloop
-
-    return uvloop.run(work)
-
-
-class _Refused(Exception):
-    """The hub is there and says no."""
-
-    def __init__(self, message: str, hint: str | None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-
-
-def _on_hub(
-    config: Path, work: Callable[[AsyncConnection[TupleRow]], Awaitable[_Result]]
-) -> _Result:
-    """Run ``work`` on the hub of a proxy that runs, else on the hub started for it."""
-    from oar_proxy.hub.access import admin_pool, join_hub
-    from oar_proxy.hub.address import HubError
-    from oar_proxy.settings import load
-
-    settings = load(config)
-
-    async def run() -> _Result:
-        async with (
-            join_hub(settings.hub) as address,
-            admin_pool(address, size=1) as pool,
-            pool.connection() as connection,
-        ):
-            try:
-                return await work(connection)
-            except HubError as error:
-                raise _Refused(error.message, error.hint) from None
-
-    return _run(run())
-
-
 def _password(variable: str | None) -> str:
     if variable is None:
         return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
@@ -271,13 +224,6 @@ def _password(variable: str | None) -> str:
         raise typer.BadParameter(
             f"there is no environment variable {variable}", param_hint="--password-from"
         ) from None
-
-
-def _fail(message: str, hint: str | None, status: int) -> NoReturn:
-    typer.echo(f"oar: {message}", err=True)
-    if hint:
-        typer.echo(f"hint: {hint}", err=True)
-    sys.exit(status)
 
 
 def main() -> None:
@@ -305,16 +251,16 @@ def _report(error: BaseException) -> NoReturn:
 
     hint = getattr(error, "hint", None)
     match error:
-        case StatementFailed() | OarError() | _Refused():
-            _fail(error.message, hint, FAULTS)
+        case StatementFailed() | OarError() | Refused():
+            fail(error.message, hint, FAULTS)
         case ConfigurationError():
-            _fail(error.message, hint, WRONG_INPUT)
+            fail(error.message, hint, WRONG_INPUT)
         case HubError() | NotConnected():
-            _fail(error.message, hint, OUT_OF_REACH)
+            fail(error.message, hint, OUT_OF_REACH)
         case OSError(errno=errno.EADDRINUSE):
-            _fail("the address to listen on is in use", "set another listen.port", OUT_OF_REACH)
+            fail("the address to listen on is in use", "set another listen.port", OUT_OF_REACH)
         case OwnerError() | OSError():
-            _fail(str(error), hint, OUT_OF_REACH)
+            fail(str(error), hint, OUT_OF_REACH)
     raise error
 
 

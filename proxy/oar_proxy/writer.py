@@ -174,7 +174,7 @@ class Writer:
 
     async def __aexit__(self, *_: object) -> None:
         try:
-            await self.write(_Entries(("close", {})))
+            await self.write(one_entry("close", {}))
         except LedgerUnavailable:
             log.warning("the ledger's chain was not closed", writer=str(self._chain.writer))
         finally:
@@ -455,6 +455,11 @@ class Writer:
         except (psycopg.Error, OSError) as error:
             what = error.strerror if isinstance(error, OSError) else type(error).__name__
             raise LedgerUnavailable(f"ledger.file cannot be completed: {what}") from error
+
+
+def one_entry(kind: str, content: Body) -> Request:
+    """Return the request of one entry, which counts once it is on disk."""
+    return _Entries((kind, content))
 
 
 class _Entries:

@@ -10,8 +10,7 @@ import psycopg
 import pytest
 from oar_policies.model import Subject
 from oar_proxy import writer
-from oar_proxy.chain import Entry, Named, Report
-from oar_proxy.chain import verify as verify_entries
+from oar_proxy.chain import Entry, Named, Report, Verification
 from oar_proxy.errors import LedgerUnavailable
 from oar_proxy.ledger import Ask, Disclosure, Ledger, StepEntry, StepOutcome, digest
 
@@ -50,7 +49,10 @@ def verify(hub) -> Report:
     named = Named()
     for entry in entries:
         named.read(entry)
-    return verify_entries(((entry, None) for entry in entries), named)
+    verification = Verification(named)
+    for entry in entries:
+        verification.take(entry)
+    return verification.report()
 
 
 def write(conninfo, work: Callable[[Ledger], Awaitable]):

@@ -7,7 +7,7 @@ import uuid
 import psycopg
 import pytest
 from oar_proxy import ledger
-from oar_proxy.chain import Entry, Named, verify
+from oar_proxy.chain import Entry, Named, Verification
 from oar_proxy.hub.bootstrap import bootstrap, create_database
 from psycopg.conninfo import make_conninfo
 
@@ -103,7 +103,10 @@ def test_what_was_on_the_ledger_is_on_it_once(former):
     named = Named()
     for entry in entries:
         named.read(entry)
-    report = verify(((entry, None) for entry in entries), named)
+    verification = Verification(named)
+    for entry in entries:
+        verification.take(entry)
+    report = verification.report()
     assert (report.faults, len(report.heads), report.entries) == ([], 2, 9)
     # The chain that follows holds the one of before.
     assert [number for _, number in named.hashes] == [7]

@@ -1,0 +1,1 @@
+"""What a governance team does with the ledger: ``oar audit``."""

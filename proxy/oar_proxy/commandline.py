@@ -1,0 +1,94 @@
+"""What the commands of ``oar`` share: exit status, options, the way to the hub.
+
+Exit status: 0 done, 1 the answer is no (a question that is not answered, a check with faults), 2
+the command line, configuration or a policy is wrong, 3 something needed cannot be started or
+reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
+    from psycopg.rows import TupleRow
+
+    from oar_proxy.hub.address import HubAddress
+
+FAULTS: Final = 1
+WRONG_INPUT: Final = 2
+OUT_OF_REACH: Final = 3
+
+Config = Annotated[
+    Path,
+    typer.Option("--config", "-c", envvar="OAR_CONFIG", help="The configuration file."),
+]
+
+_Result = TypeVar("_Result")
+
+
+class Refused(Exception):
+    """The hub is there and says no."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def run(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run a command's coroutine."""
+    if sys.platform == "win32":
+        return asyncio.run(work)
+    import uvloop
+
+    return uvloop.run(work)
+
+
+def at_hub(config: Path, work: Callable[[HubAddress], Awaitable[_Result]]) -> _Result:
+    """Run ``work`` with the hub of a proxy that runs, else with the hub started for it.
+
+    Raises ``ConfigurationError``, ``HubError``, and :class:`Refused` for one of ``work``'s own.
+    """
+    from oar_proxy.hub.access import join_hub
+    from oar_proxy.hub.address import HubError
+    from oar_proxy.settings import load
+
+    settings = load(config)
+
+    async def at() -> _Result:
+        async with join_hub(settings.hub) as address:
+            try:
+                return await work(address)
+            except HubError as error:
+                raise Refused(error.message, error.hint) from None
+
+    return run(at())
+
+
+def on_hub(
+    config: Path, work: Callable[[AsyncConnection[TupleRow]], Awaitable[_Result]]
+) -> _Result:
+    """Run ``work`` on a connection of the proxy's own role. See :func:`at_hub`."""
+
+    async def on(address: HubAddress) -> _Result:
+        from oar_proxy.hub.access import admin_pool
+
+        async with admin_pool(address, size=1) as pool, pool.connection() as connection:
+            return await work(connection)
+
+    return at_hub(config, on)
+
+
+def fail(message: str, hint: str | None, status: int) -> NoReturn:
+    """Print an error and what to do, and exit."""
+    typer.echo(f"oar: {message}", err=True)
+    if hint:
+        typer.echo(f"hint: {hint}", err=True)
+    sys.exit(status)
