@@ -52,6 +52,7 @@ def _event(producer: str, ask: Body, at: str, state: str, sqlstate: str | None) 
         "oar_ask": {
             **_facet(producer, f"{_OWN}ask:1"),
             "principal": ask["principal"],
+            "purpose": ask.get("purpose"),
             "asked": ask["asked"],
             "route": ask["route"],
             "ownerCover": ask["kappa"],
