@@ -15,6 +15,7 @@ from rich.table import Table
 from oar_bench import routing
 from oar_bench.drafts import read_drafts
 from oar_bench.fuzz.command import fuzz_command
+from oar_bench.kills.command import kills_command
 from oar_bench.layout import BenchmarkError
 from oar_bench.overhead.command import overhead
 from oar_bench.paper.command import paper
@@ -36,6 +37,7 @@ app.add_typer(overhead, name="overhead")
 app.add_typer(paper, name="paper")
 app.command("reduction")(reduction_command)
 app.command("fuzz")(fuzz_command)
+app.command("kills")(kills_command)
 
 
 @app.callback()
