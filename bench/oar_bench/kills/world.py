@@ -75,6 +75,8 @@ class Hub:
         postmaster = int((self._pgdata / "postmaster.pid").read_text().splitlines()[0])
         with suppress(ProcessLookupError):
             os.kill(postmaster, signal.SIGKILL)
+        while self._server.running() is not None:
+            time.sleep(0.01)
         self._server.stop()
         self.start()
 
