@@ -7,10 +7,10 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test bench lock wheel clean
+.PHONY: help setup demo check format test kill-test bench lock wheel clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with everything in it; quick when nothing changed
 
@@ -34,6 +34,9 @@ format: $(STAMP) ## rewrite the sources in the one format
 
 test: $(STAMP) ## run the tests; ARGS="-k name" for some of them
 	$(BIN)/pytest $(ARGS)
+
+kill-test: $(STAMP) ## kill proxies and hubs 500 times and look at the ledger; half an hour
+	@$(BIN)/oar bench kills --count 500 $(ARGS)
 
 bench: $(STAMP) ## run a benchmark: ARGS="…", see oar bench --help
 	@$(BIN)/oar bench $(ARGS)
