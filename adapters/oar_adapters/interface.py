@@ -233,12 +233,17 @@ class KeyFilter:
     ``also`` are further columns, each with as many keys: those at one place belong together, and a
     row has to match in all columns at once, ``(column, …) IN ((key, …), …)`` (R13). Then no two
     places have the same keys in every column. See :attr:`Capabilities.composite_keys`.
+
+    With ``hmac``, 32 bytes, the keys are not values but the HMAC-SHA-256 digests under it of their
+    texts in UTF-8: the owner's database digests its own column and compares. See
+    :attr:`Capabilities.digested_types`.
     """
 
     column: str
     type: str
     keys: tuple[bytes, ...] = field(repr=False)
     also: tuple[KeyFilter, ...] = ()
+    hmac: bytes | None = field(default=None, repr=False)
 
     @property
     def columns(self) -> tuple[KeyFilter, ...]:
@@ -459,7 +464,8 @@ class Capabilities:
     writes the :class:`SemiJoin` of two columns that both take keys of one type and whose published
     types are one, but for the width of integers and the kind of text. ``composite_keys``: it
     compares several columns at once, in a :class:`KeyFilter` and in a :class:`SemiJoin`, each as it
-    would alone.
+    would alone. ``digested_types`` are those, without modifiers, whose columns it compares with
+    digests, each value having one text only.
     """
 
     dialect: str
@@ -472,6 +478,7 @@ class Capabilities:
     semi_joins: bool = False
     first_rows: bool = False
     composite_keys: bool = False
+    digested_types: frozenset[str] = frozenset()
 
 
 class OwnerErrorKind(enum.Enum):

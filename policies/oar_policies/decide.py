@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TypeVar
 
-from oar_policies.model import Grant, Mark, Policy, Subject
+from oar_policies.model import Form, Grant, Mark, Policy, Subject
 from oar_policies.names import write_name
 
 
@@ -31,8 +31,9 @@ class EdgeDecision:
     """Whether keys of a column may leave for a receiver, or reach it.
 
     ``max_keys`` and ``min_keys`` are the obligations of a permit: one query must not carry more, or
-    fewer unless it carries none (None: the policy sets no number). ``condition``, of a denial, is
-    what the grant whose rule it names lacks: it would permit the same under another one.
+    fewer unless it carries none (None: the policy sets no number); ``form`` is how they travel.
+    ``condition``, of a denial, is what the grant whose rule it names lacks: under another one it
+    would permit the same.
     """
 
     permit: bool
@@ -40,6 +41,7 @@ class EdgeDecision:
     max_keys: int | None = None
     min_keys: int | None = None
     condition: str | None = None
+    form: Form = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,9 @@ def decide_edge(
         return EdgeDecision(False, f"{policy.owner}/default deny")
     if condition is not None:
         return EdgeDecision(False, f"{section}[{number}].{condition}", condition=condition)
-    return EdgeDecision(True, f"{section}[{number}]", grant.max_keys, grant.min_keys)
+    return EdgeDecision(
+        True, f"{section}[{number}]", grant.max_keys, grant.min_keys, form=grant.form
+    )
 
 
 def decide_acceptance(

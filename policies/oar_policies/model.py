@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from types import MappingProxyType
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,10 @@ class ColumnPattern:
         return self.table in (None, table) and self.column in (None, column)
 
 
+Form = Literal["plain", "hmac"]
+"""How keys travel: as they are, or as digests under a key that is drawn for each statement."""
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
     """What both sides of a key edge write: a column, owners on the other side, conditions.
@@ -94,6 +99,8 @@ class KeyDisclosure(Grant):
 
     min_keys: int | None = None
     """Fewer keys than so many do not leave: nobody is to be looked up alone."""
+    form: Form = "plain"
+    """``hmac``: they leave as keyed digests only."""
 
 
 @dataclass(frozen=True, slots=True)

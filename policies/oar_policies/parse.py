@@ -18,6 +18,7 @@ import yaml
 
 from oar_policies.model import (
     ColumnPattern,
+    Form,
     KeyAcceptance,
     KeyDisclosure,
     Mark,
@@ -165,7 +166,7 @@ class _Reading(Reading):
         return tuple(self.grant(item) for item in self.items(node, "key_disclosure"))
 
     def grant(self, node: yaml.Node) -> KeyDisclosure:
-        known = ("column", "to", "purpose", "min_keys", "max_keys", "expires")
+        known = ("column", "to", "purpose", "min_keys", "max_keys", "form", "expires")
         fields = self.fields(node, "a key_disclosure entry", known)
         least, most = self.numbers(fields, "min_keys", "max_keys")
         if least is not None and most is not None and least > most:
@@ -176,9 +177,18 @@ class _Reading(Reading):
             owners=self.owners(self.field(node, fields, "to", "a key_disclosure entry"), "to"),
             max_keys=most,
             min_keys=least,
+            form=self.form(fields["form"][1]) if "form" in fields else "plain",
             purposes=self.purposes(fields),
             expires=self.expiry(fields),
         )
+
+    def form(self, node: yaml.Node) -> Form:
+        match self.text(node, "form"):
+            case "plain":
+                return "plain"
+            case "hmac":
+                return "hmac"
+        raise self.error(start(node), "form: plain or hmac is expected")
 
     def acceptances(self, node: yaml.Node) -> tuple[KeyAcceptance, ...]:
         return tuple(self.acceptance(item) for item in self.items(node, "accept_keys"))

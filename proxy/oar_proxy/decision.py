@@ -20,7 +20,7 @@ from oar_policies.decide import (
     decide_keys_in,
     decide_subject,
 )
-from oar_policies.model import Policy, Subject
+from oar_policies.model import Form, Policy, Subject
 from oar_policies.names import write_name
 
 from oar_proxy.errors import InsufficientPrivilege, InternalError
@@ -61,7 +61,8 @@ class EdgeVerdict:
 
     ``rule`` decided; ``reason`` is one line. ``max_keys`` is the lowest limit of all that hold
     (0 when denied) and ``limit_rule`` says whose it is; of a single key or more, ``min_keys`` have
-    to travel, by ``least_rule``. ``remedy`` is the smallest change that would permit it.
+    to travel, by ``least_rule``. ``form`` is how. ``remedy`` is the smallest change that would
+    permit it.
     """
 
     permitted: bool
@@ -72,6 +73,7 @@ class EdgeVerdict:
     min_keys: int = 0
     least_rule: str = ""
     remedy: str = ""
+    form: Form = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ class Decisions:
             limit_rule=limit.rule,
             min_keys=least.min_keys or 0,
             least_rule=f"{least.rule}.min_keys" if least.min_keys else "",
+            form="hmac" if any(p.decision.form == "hmac" for p in parts) else "plain",
         )
 
     def row_cap(self, owner: str) -> Limit:

@@ -162,10 +162,26 @@ class Edges:
                 yield min(verdicts, key=lambda verdict: verdict.max_keys)
 
     def _verdict(self, column: planreading.KeyEdge, holder: Holder) -> EdgeVerdict:
-        verdict = self.decisions.edge(self._gate_edge(column, holder))
+        verdict = self._decided(column, holder)
         if self.max_keys is None or self.max_keys >= verdict.max_keys:
             return verdict
         return replace(verdict, max_keys=self.max_keys, limit_rule="oar.max_keys")
+
+    def _decided(self, column: planreading.KeyEdge, holder: Holder) -> EdgeVerdict:
+        """What policies say, where the holder can do it in the form they ask for."""
+        verdict = self.decisions.edge(self._gate_edge(column, holder))
+        digested = self.adapters[holder.owner].capabilities.digested_types
+        if verdict.form == "plain" or self._key_type(column) in digested:
+            return verdict
+        rule = f"{verdict.rule}.form"
+        return EdgeVerdict(
+            permitted=False,
+            rule=rule,
+            reason=f"owner {holder.owner} does not look up digests of these keys",
+            max_keys=0,
+            limit_rule=rule,
+            remedy=f"{rule} can be plain, if its owner agrees",
+        )
 
     def discloses(self, edge: planreading.KeyEdge) -> bool:
         """Tell whether keys along it reach an owner that does not hold them."""
@@ -207,7 +223,7 @@ class Edges:
         for edge in candidates:
             if self.looks_up(edge, holder):
                 gate_edge = self._gate_edge(edge, holder)
-                verdict = self.decisions.edge(gate_edge)
+                verdict = self._decided(edge, holder)
                 if not verdict.permitted:
                     yield gate_edge, verdict
 

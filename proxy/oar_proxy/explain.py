@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oar_adapters.interface import Adapter, Scan
+from oar_adapters.interface import Adapter, KeyFilter, Scan
 
 from oar_proxy.decision import KeyEdge
+from oar_proxy.edges import UsedEdge
 from oar_proxy.errors import FeatureNotSupported
 from oar_proxy.hub import planreading
 from oar_proxy.order import Alternative
@@ -116,6 +117,7 @@ def _step(
                 "From": _origins(*(column.edge for column in used.columns)),
                 "To": _receiver(*(column.edge for column in used.columns)),
                 "Rule": ", ".join(dict.fromkeys(each.verdict.rule for each in used.columns)),
+                "Form": ", ".join(dict.fromkeys(each.verdict.form for each in used.columns)),
                 "At Most": used.limit.max_keys,
                 "Estimated Keys": round(used.keys) * len(used.columns),
             }
@@ -171,7 +173,10 @@ def _row(columns: Sequence[str]) -> str:
 
 
 def _with_keys(step: Step) -> Scan:
-    return bound_scan(step, lambda used: [key_filter(used.columns, [()] * len(used.columns))])
+    def bind(used: UsedEdge) -> list[KeyFilter]:
+        return [key_filter(used.columns, [()] * len(used.columns), bytes(32))]
+
+    return bound_scan(step, bind)
 
 
 def _add_report(described: dict[str, Any], report: StepReport | None) -> None:

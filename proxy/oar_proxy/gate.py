@@ -183,6 +183,7 @@ def _entry(decisions: Decisions, step: Step, digests: Digests) -> StepEntry:
             detail=f"limit {cap.rule}: {cap.number} rows",
             hint="retry: the owner's limit may have been lowered since it was planned",
         )
+    _require_form(decisions, step)
     disclosures = [
         replace(each, key_digest=digests.get(_target(bound.edge)))
         for bound in step.edges
@@ -250,6 +251,28 @@ def _disclosures(decisions: Decisions, bound: BoundEdge) -> Iterator[Disclosure]
                 keys=count,
                 rule=rule,
                 policy=decisions.policy(part.origin.owner).digest,
+            )
+
+
+def _require_form(decisions: Decisions, step: Step) -> None:
+    """Refuse values in clear of which the policy lets digests leave only."""
+    filters = step.query.parts() if isinstance(step.query, Scan) else ()
+    digested: dict[tuple[str, str], bool] = {}
+    for scan in filters:
+        for key_filter in _key_columns(scan):
+            column = _origin(scan.table, key_filter.column)
+            digested[column] = digested.get(column, True) and key_filter.hmac is not None
+    for bound in step.edges:
+        edge = bound.edge
+        verdict = decisions.edge(edge)
+        if not verdict.permitted or verdict.form == "plain" or not bound.keys:
+            continue
+        if not digested.get((edge.receiver_table, edge.receiver_column), False):
+            raise InsufficientPrivilege(
+                f"join keys of {edge.origins[0].name} may leave for owner {edge.receiver} as "
+                "digests only",
+                detail=f"rule {verdict.rule}.form: hmac",
+                hint="write a join, whose keys the proxy digests",
             )
 
 

@@ -6,8 +6,10 @@ row.
 
 from __future__ import annotations
 
+import hmac
 import itertools
 import struct
+import uuid
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -43,6 +45,18 @@ def widened_keys(cells: tuple[bytes, ...], source: str, target: str) -> tuple[by
         return cells
     unpack, pack = _INTEGERS[source].unpack, _INTEGERS[target].pack
     return tuple(pack(*unpack(cell)) for cell in cells)
+
+
+def digested_keys(cells: tuple[bytes, ...], type_: str, secret: bytes) -> tuple[bytes, ...]:
+    """Return the HMAC-SHA-256 of each key's text (:attr:`KeyFilter.hmac`)."""
+    if type_ in _INTEGERS:
+        unpack = _INTEGERS[type_].unpack
+        texts: Iterable[bytes] = (str(*unpack(cell)).encode() for cell in cells)
+    elif type_ == "uuid":
+        texts = (str(uuid.UUID(bytes=cell)).encode() for cell in cells)
+    else:
+        texts = cells
+    return tuple(hmac.digest(secret, text, "sha256") for text in texts)
 
 
 def all_keys(found: Sequence[Keys]) -> Keys:

@@ -35,6 +35,7 @@ from oar_proxy.estimate import Estimates
 from oar_proxy.firstrows import FirstRows, first_rows
 from oar_proxy.hub import planreading
 from oar_proxy.hub.planreading import Origin, Reading
+from oar_proxy.keys import digested_keys
 from oar_proxy.offer import Chosen, Local, Offers, Relayed
 from oar_proxy.order import Alternative, Ordered, order
 from oar_proxy.pushdown import Whole
@@ -111,10 +112,19 @@ def bound_scan(
     )
 
 
-def key_filter(columns: Sequence[UsedEdge], keys: Sequence[tuple[bytes, ...]]) -> KeyFilter:
-    """Put keys to the columns of one edge, which belong together."""
+def key_filter(
+    columns: Sequence[UsedEdge], keys: Sequence[tuple[bytes, ...]], secret: bytes
+) -> KeyFilter:
+    """Put keys to the columns of one edge, which belong together.
+
+    Those that may leave as digests only are digested under the ``secret``.
+    """
     first, *others = (
         KeyFilter(column.column, column.type, cells)
+        if column.verdict.form == "plain"
+        else KeyFilter(
+            column.column, column.type, digested_keys(cells, column.type, secret), hmac=secret
+        )
         for column, cells in zip(columns, keys, strict=True)
     )
     return replace(first, also=tuple(others))

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from oar_adapters.interface import Adapter, KeyFilter, Scan, base_type
 
@@ -78,6 +80,8 @@ class _Runner:
     snapshots: Snapshots
     fetcher: Fetcher
     written: tuple[gates.BoundEdge, ...] = ()
+    secret: bytes = field(default_factory=partial(secrets.token_bytes, 32), repr=False)
+    """What keys are digested under that may not leave in clear: no other statement's."""
     gathered: Gathered = field(default_factory=Gathered)
     rows: dict[int, Rows] = field(default_factory=dict)
 
@@ -212,7 +216,7 @@ class _Runner:
                 return
             budget -= count * len(columns)
             yield (
-                key_filter(columns, keys),
+                key_filter(columns, keys, self.secret),
                 tuple(gates.BoundEdge(column.edge, count, from_each) for column in columns),
             )
 

@@ -72,6 +72,7 @@ def owner(request, mariadb_server):
 class TestMariadb(AdapterConformance):
     cannot = frozenset(
         {
+            "digests",
             "first rows",
             "interleaving",
             "statement count",

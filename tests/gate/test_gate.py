@@ -697,6 +697,31 @@ def test_join_keys_are_a_filter_and_a_statement_of_ones_own_is_none():
         authorize(gate, Step("logistics", scan(keys=None, semi_joins=(beside(scan()),)), "SELECT"))
 
 
+DIGESTS = "version: 1\nkey_disclosure: [{column: '*', to: ['*'], form: hmac}]"
+
+
+def with_digests(step: Step) -> Step:
+    filters = tuple(dataclasses.replace(f, hmac=bytes(32)) for f in step.query.key_filters)
+    return dataclasses.replace(step, query=dataclasses.replace(step.query, key_filters=filters))
+
+
+def test_keys_that_may_leave_as_digests_do_not_leave_in_clear():
+    gate = make_gate(marketing=DIGESTS)
+    assert decisions(gate).edge(PROMO_EDGE).form == "hmac"
+    assert decisions(make_gate()).edge(PROMO_EDGE).form == "plain"
+    assert len(authorize(gate, with_digests(keyed(2)))) == 1
+    assert len(authorize(gate, keyed(0))) == 1
+    written = Step("logistics", scan(), "SELECT … IN (1, 2)", (bound(PROMO_EDGE, 2),))
+    twice = scan(
+        key_filters=(*with_digests(keyed(2)).query.key_filters, *keyed(2).query.key_filters)
+    )
+    beside_them = Step("logistics", twice, "SELECT …", (bound(PROMO_EDGE, 4),))
+    for step in (keyed(2), written, beside_them):
+        with pytest.raises(InsufficientPrivilege, match="as digests only") as refused:
+            authorize(gate, step)
+        assert "marketing/key_disclosure[0].form: hmac" in (refused.value.detail or "")
+
+
 # --- with the real ledger ---
 
 

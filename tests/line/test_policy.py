@@ -416,3 +416,28 @@ def test_bytes_and_queries_have_limits_of_the_owner(proxy):
     with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="too many queries"):
         client.execute("SELECT * FROM shop.a JOIN shop.d ON a.k = d.id JOIN shop.b USING (k)"
                        " JOIN shop.c ON c.k = b.k JOIN shop.a AS again ON again.k = c.k")  # fmt: skip
+
+
+HASHED = "version: 1\nkey_disclosure: [{column: b.k, to: [north], form: hmac}]\n"
+
+
+def test_keys_travel_as_digests_of_which_each_statement_has_its_own(proxy):
+    client = proxy({"south": HASHED})
+    assert client.execute(JOIN).fetchall() == ROWS
+    assert disclosures(client) == [("south", "shop.b.k", "north", "a.k", 2)]
+    described = plan(client)
+    (edge,) = described["Steps"][1]["Keys"]
+    assert (edge["Form"], edge["Rule"]) == ("hmac", "south/key_disclosure[0]")
+    assert "sha256" in described["Steps"][1]["SQL"]
+    every = "SELECT a.id, b.id FROM shop.a JOIN shop.b USING (k) ORDER BY 1, 2"
+    assert client.execute(every).fetchall() == [(1, 1), (1, 2), (4, 1), (4, 2), (5, 5), (6, 6)]
+
+
+def test_an_owner_that_has_no_digests_gets_no_keys(proxy):
+    client = proxy(
+        {"north": "version: 1\nkey_disclosure: [{column: '*', to: ['*'], form: hmac}]\n"}
+    )
+    assert client.execute(JOIN).fetchall() == ROWS
+    assert disclosures(client) == []
+    rules = {d["Rule"] for step in plan(client)["Steps"] for d in step.get("Denied", ())}
+    assert "north/key_disclosure[0].form" in rules

@@ -162,6 +162,12 @@ def test_digest_follows_the_text():
             "at least 1",
         ),
         ("version: 1\nkey_disclosure:\n- {column: a.b, to: [x], from: y}", 3, 26, "'from'"),
+        (
+            "version: 1\nkey_disclosure:\n- {column: a.b, to: [x], form: psi}",
+            3,
+            32,
+            "plain or hmac",
+        ),
         ("version: 1\nlimits: &a {max_rows: 1}", 2, 9, "anchors and aliases"),
         ("version: 1\nlimits: *a", 2, 9, "anchors and aliases"),
         pytest.param("version: 1\nlimits: " + "[" * 100_000, 2, 16, "nested too", id="deep"),

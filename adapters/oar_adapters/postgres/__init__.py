@@ -98,6 +98,7 @@ class PostgresAdapter:
             semi_joins=True,
             first_rows=True,
             composite_keys=True,
+            digested_types=sql.DIGESTED if owner.unicode else sql.DIGESTED - TEXTS,
         )
 
     async def schema(self) -> OwnerSchema:

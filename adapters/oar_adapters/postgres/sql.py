@@ -392,11 +392,14 @@ def _comparison(left: str, column: Column, predicate: Comparison) -> str:
 
 
 def keys(query: Query) -> list[tuple[bytes, ...]]:
-    """Return the arrays of a query's parameters, in their order."""
+    """Return the arrays of a query's parameters, in their order.
+
+    Before digests stand the two pads that :func:`_digested` takes from there, longer than those.
+    """
     if isinstance(query, Statement):
         return []
     return [
-        column.keys
+        column.keys if column.hmac is None else (*_pads(column.hmac), *column.keys)
         for part in query.parts()
         for key_filter in part.key_filters
         for column in key_filter.columns
@@ -406,12 +409,33 @@ def keys(query: Query) -> list[tuple[bytes, ...]]:
 def _membership_of_keys(
     table: Table, key_filter: KeyFilter, numbers: Iterator[int], alias: str
 ) -> str:
-    row = _row(table, (column.column for column in key_filter.columns), alias)
-    arrays = [_array(column.type, next(numbers)) for column in key_filter.columns]
+    values: list[str] = []
+    arrays: list[str] = []
+    for part in key_filter.columns:
+        value = value_of(table.column(part.column), alias)
+        arrays.append(_array(part.type if part.hmac is None else "bytea", next(numbers)))
+        values.append(value if part.hmac is None else _digested(value, arrays[-1]))
+    row = sqltext.row(values)
     if len(arrays) == 1:
         return f"{row} = ANY ({arrays[0]})"
     # The search path is pg_catalog, and only the bare name takes several arrays.
     return f"{row} IN (SELECT * FROM unnest({', '.join(arrays)}))"
+
+
+DIGESTED: Final = INTEGERS | {"text", "character varying", "uuid"}
+"""Types whose equal values have one text."""
+
+
+def _digested(value: str, array: str) -> str:
+    """Write a value's HMAC-SHA-256 (RFC 2104); the pads are the array's first two elements."""
+    text = f"pg_catalog.convert_to({value}::text, 'UTF8')"
+    return f"pg_catalog.sha256(({array})[1] || pg_catalog.sha256(({array})[2] || {text}))"
+
+
+def _pads(key: bytes) -> tuple[bytes, bytes]:
+    """Return the outer and the inner pad of a key, as long as a block of SHA-256."""
+    block = key.ljust(64, b"\0")
+    return bytes(byte ^ 0x5C for byte in block), bytes(byte ^ 0x36 for byte in block)
 
 
 def _array(key_type: str, number: int) -> str:

@@ -47,6 +47,7 @@ __all__ = ["ABILITIES", "STATEMENTS", "WRONG_VALUES", "AdapterConformance", "Sam
 ABILITIES: Final[Mapping[str, Callable[[Capabilities], bool]]] = {
     "semi-join": lambda capabilities: capabilities.semi_joins,
     "composite keys": lambda capabilities: capabilities.composite_keys,
+    "digests": lambda capabilities: bool(capabilities.digested_types),
     "first rows": lambda capabilities: capabilities.first_rows,
     "interleaving": lambda capabilities: capabilities.interleaves,
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hmac
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -81,6 +82,37 @@ class Joining:
             return sum(b.rows for b in await batches_of(snapshot, semi_joined(published)))
 
         assert with_snapshot(owner, count) == 20
+
+    # --- digests -------------------------------------------------------------------------------
+
+    @needs("digests")
+    @pytest.mark.parametrize("columns", [("k",), ("label",), ("k", "label")])
+    @pytest.mark.parametrize("count", [0, 1, 50_000])
+    def test_finds_the_rows_of_digests_and_no_other(
+        self, owner: SampleOwner, columns: tuple[str, ...], count: int
+    ) -> None:
+        secret = bytes(range(32))
+        places = [NUMBERS.position(name) for name in columns]
+        rows = (tuple(row[place] for place in places) for row in NUMBERS.rows[:count])
+        wanted = list(dict.fromkeys(row for row in rows if None not in row))
+
+        def part(name: str, values: Iterable[object]) -> KeyFilter:
+            texts = (str(value).encode() for value in values)
+            digests = tuple(hmac.digest(secret, text, "sha256") for text in texts)
+            type_ = "bigint" if name == "k" else "text"
+            return KeyFilter(name, type_, digests, hmac=secret)
+
+        async def scan(snapshot: Snapshot, published: OwnerSchema) -> list[Row]:
+            table = table_of(published, "numbers")
+            by_column = zip(*wanted, strict=True) if wanted else [()] * len(columns)
+            first, *others = map(part, columns, by_column)
+            keys = replace(first, also=tuple(others))
+            return await rows_of(snapshot, Scan(table, (table.column("id"),), key_filters=(keys,)))
+
+        found = with_snapshot(owner, scan)
+        asked = set(wanted)
+        due = [row[:1] for row in NUMBERS.rows if tuple(row[p] for p in places) in asked]
+        assert Counter(found) == Counter(due)
 
     # --- composite keys ------------------------------------------------------------------------
 
