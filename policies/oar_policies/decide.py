@@ -193,7 +193,8 @@ def unmatched(policy: Policy, published: Mapping[str, Collection[str]]) -> tuple
 def _named(policy: Policy) -> Iterator[tuple[tuple[str, ...], Mark]]:
     for table, rule in policy.tables.items():
         yield (table,), rule.mark
-        for column, mark in (*rule.deny_columns.items(), *rule.require_filter.items()):
+        ruled = ((name, each.mark) for name, each in rule.columns.items())
+        for column, mark in (*rule.deny_columns.items(), *rule.require_filter.items(), *ruled):
             yield (table, column), mark
     for grant in (*policy.key_disclosure, *(policy.accept_keys or ())):
         if grant.column.table is not None:

@@ -43,6 +43,29 @@ class OwnerLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class RowFilter:
+    """A condition in SQL over a table's own columns: other rows of it are not there."""
+
+    mark: Mark
+    condition: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """What everybody reads in the place of a column: a constant, None for NULL."""
+
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRule:
+    """How one column may be used."""
+
+    mark: Mark
+    mask: Mask | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TableRule:
     """What of one table stays hidden, all of it or the columns named; and how it may be asked for.
 
@@ -54,6 +77,13 @@ class TableRule:
     deny: bool = False
     deny_columns: Mapping[str, Mark] = field(default_factory=lambda: MappingProxyType({}))
     require_filter: Mapping[str, Mark] = field(default_factory=lambda: MappingProxyType({}))
+    row_filter: RowFilter | None = None
+    columns: Mapping[str, ColumnRule] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def masks(self) -> dict[str, Mask]:
+        """The columns of which a constant is read, and the constant."""
+        return {n: rule.mask for n, rule in self.columns.items() if rule.mask is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ hide. How YAML is read: :mod:`oar_policies.reading`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -18,12 +18,15 @@ import yaml
 
 from oar_policies.model import (
     ColumnPattern,
+    ColumnRule,
     Form,
     KeyAcceptance,
     KeyDisclosure,
     Mark,
+    Mask,
     OwnerLimits,
     Policy,
+    RowFilter,
     TableRule,
     default_policy,
 )
@@ -130,22 +133,56 @@ class _Reading(Reading):
         return MappingProxyType(rules)
 
     def table(self, key: yaml.ScalarNode, node: yaml.Node) -> TableRule:
-        fields = self.fields(node, "a table", ("deny", "deny_columns", "require_filter"))
+        known = ("deny", "deny_columns", "require_filter", "row_filter", "columns")
+        fields = self.fields(node, "a table", known)
         if not fields or ("deny" in fields and len(fields) > 1):
             raise self.error(
                 start(
                     node if not fields else next(f for n, (f, _) in fields.items() if n != "deny")
                 ),
-                "a table has either deny, or deny_columns and require_filter",
+                "a table has either deny, or rules about its rows and columns",
             )
         if "deny" in fields:
             return TableRule(start(key), deny=self.boolean(fields["deny"][1], "deny"))
-        hidden, required = map(fields.get, ("deny_columns", "require_filter"))
+        hidden, required, rows, ruled = map(fields.get, known[1:])
+        denied = self.columns(hidden[1], "deny_columns") if hidden else _NO_COLUMNS
         return TableRule(
             start(key),
-            deny_columns=self.columns(hidden[1], "deny_columns") if hidden else _NO_COLUMNS,
+            deny_columns=denied,
             require_filter=self.required(required[1]) if required else _NO_COLUMNS,
+            row_filter=self.row_filter(rows[1]) if rows else None,
+            columns=self.column_rules(ruled[1], denied) if ruled else MappingProxyType({}),
         )
+
+    def row_filter(self, node: yaml.Node) -> RowFilter:
+        condition = self.text(node, "row_filter")
+        if not condition.strip():
+            raise self.error(start(node), "row_filter: a condition is expected")
+        return RowFilter(start(node), condition)
+
+    def column_rules(self, node: yaml.Node, denied: Collection[str]) -> Mapping[str, ColumnRule]:
+        rules: dict[str, ColumnRule] = {}
+        for key, value in self.fields(node, "columns", None).values():
+            name = self.name(key, "a column")
+            if name in rules:
+                raise self.error(start(key), f"column {quote(name)} stands here twice")
+            if name in denied:
+                raise self.error(start(key), f"column {quote(name)} is in deny_columns as well")
+            rules[name] = self.column_rule(key, value)
+        return MappingProxyType(rules)
+
+    def column_rule(self, key: yaml.ScalarNode, node: yaml.Node) -> ColumnRule:
+        fields = self.fields(node, "a column", ("mask",))
+        if not fields:
+            raise self.error(start(node), "a column needs a rule")
+        return ColumnRule(start(key), mask=self.mask(fields["mask"][1]))
+
+    def mask(self, node: yaml.Node) -> Mask:
+        if not self.null(node):
+            return Mask(self.text(node, "mask"))
+        if not node.value:
+            raise self.error(start(node), "mask: null has to be written out")
+        return Mask(None)
 
     def required(self, node: yaml.Node) -> Mapping[str, Mark]:
         columns = self.columns(node, "require_filter")

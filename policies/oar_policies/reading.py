@@ -208,6 +208,10 @@ class Reading:
                 )
         raise self.error(start(node), f"{what}: text is expected")
 
+    def null(self, node: yaml.Node) -> bool:
+        """Tell whether there is nothing: ``null``, or no text at all."""
+        return isinstance(node, yaml.ScalarNode) and node.tag == _TAG + "null"
+
     def boolean(self, node: yaml.Node, what: str) -> bool:
         """Read one of YAML's words for a boolean."""
         if isinstance(node, yaml.ScalarNode) and node.tag == _TAG + "bool":

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,8 +21,10 @@ from psycopg_pool import PoolTimeout
 
 from oar_proxy import catalog as catalogs
 from oar_proxy import ledger as ledgers
+from oar_proxy import rowfilter
 from oar_proxy.asking import Asking
-from oar_proxy.catalog import Catalog, CatalogConflict
+from oar_proxy.catalog import Catalog, CatalogConflict, TableName
+from oar_proxy.decision import SentFilter
 from oar_proxy.draft import DraftStage
 from oar_proxy.drafters import Drafter
 from oar_proxy.drafters.model import ChatModel, Model, ModelDrafter
@@ -166,7 +168,9 @@ async def open_application(
         )
         answering = ProtocolAnswers(owner_queries, model)
         pipeline.asking = Asking(answering, settings.limits, settings.questions)
-        refresher = Refresher(settings, adapters, gate, admin, pipeline)
+        refresher = Refresher(
+            settings, adapters, gate=gate, admin=admin, planner=planner, pipeline=pipeline
+        )
         report("reading the owners' schemas")
         await refresher.refresh()
         door = FrontDoor(settings.listen, _hub_socket(address), pipeline)
@@ -187,14 +191,17 @@ class Refresher:
         self,
         settings: Settings,
         adapters: Mapping[str, Adapter],
+        *,
         gate: Gate,
         admin: AdminPool,
+        planner: Planner,
         pipeline: Pipeline,
     ) -> None:
         self._settings = settings
         self._adapters = adapters
         self._gate = gate
         self._admin = admin
+        self._planner = planner
         self._pipeline = pipeline
         self._known: dict[str, OwnerSchema] = {}
         self._turn = asyncio.Lock()
@@ -236,13 +243,19 @@ class Refresher:
         for name in sorted(held_back):
             # Its tables may have rows at the owner that was never read: half is no answer.
             log.warning("schema not published until all its owners were read", schema=name)
+        visible = {
+            owner: self._gate.visible(owner, self._known[owner])
+            for owner in self._adapters
+            if self._schema(owner) not in held_back
+        }
+        masks, unreadable = await self._read_rules(visible)
         try:
             catalog = catalogs.build(
                 [
-                    (owner, self._schema(owner), self._gate.visible(owner, self._known[owner]))
-                    for owner in self._adapters
-                    if self._schema(owner) not in held_back
-                ]
+                    (owner, self._schema(owner), self._without(owner, schema, unreadable))
+                    for owner, schema in visible.items()
+                ],
+                masks,
             )
         except CatalogConflict as conflict:
             raise ConfigurationError(str(conflict)) from conflict
@@ -251,6 +264,46 @@ class Refresher:
         if changed:
             log.info("catalog published", version=catalog.version, tables=len(catalog.tables))
         return changed
+
+    async def _read_rules(
+        self, visible: Mapping[str, OwnerSchema]
+    ) -> tuple[catalogs.Masks, set[TableName]]:
+        """Read row filters and masks; return the masks, and the tables that have unreadable ones.
+
+        The filters are put in force at once.
+        """
+        filters: dict[tuple[str, str], SentFilter] = {}
+        masks: dict[tuple[str, str], Mapping[str, str | None]] = {}
+        unreadable: set[TableName] = set()
+        for owner, schema in visible.items():
+            for table, rule in self._gate.rules(owner, schema):
+                masks[owner, table.name] = {n: mask.value for n, mask in rule.masks.items()}
+                try:
+                    await rowfilter.check_masks(masks[owner, table.name], table, self._planner)
+                    if rule.row_filter is not None:
+                        filters[owner, table.name] = await rowfilter.read_filter(
+                            rule.row_filter.condition, table, self._adapters[owner], self._planner
+                        )
+                except rowfilter.Unreadable as error:
+                    unreadable.add((self._schema(owner), table.name))
+                    mark = rule.mark if rule.row_filter is None else rule.row_filter.mark
+                    log.error(
+                        "table not published: its policy cannot be read",
+                        owner=owner,
+                        table=table.name,
+                        line=mark.line,
+                        column=mark.column,
+                        reason=str(error),
+                    )
+        self._gate.replace_filters(filters)
+        return masks, unreadable
+
+    def _without(
+        self, owner: str, schema: OwnerSchema, unreadable: Collection[TableName]
+    ) -> OwnerSchema:
+        """Leave tables out, which other owners may hold rows of as well."""
+        name = self._schema(owner)
+        return OwnerSchema(tuple(t for t in schema.tables if (name, t.name) not in unreadable))
 
     def _schema(self, owner: str) -> str:
         return self._settings.owners[owner].published_schema or owner

@@ -11,20 +11,31 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from oar_adapters.interface import OwnerSchema, Table
+from oar_adapters.interface import Column, OwnerSchema, Table
 
 TableName = tuple[str, str]
 """Schema and name of a published table, as the hub spells them."""
 
 
 @dataclass(frozen=True, slots=True)
+class Constant:
+    """A value in the text format of its column's type, None for NULL."""
+
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class PublishedColumn:
-    """One column as clients see it; ``type`` is the hub's ``format_type`` name."""
+    """One column as clients see it; ``type`` is the hub's ``format_type`` name.
+
+    ``mask`` is what is read in its place.
+    """
 
     name: str
     type: str
     not_null: bool
     comment: str | None
+    mask: Constant | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +80,11 @@ class PublishedTable:
         if derived is None:
             return (self.schema, self.name, column)
         return next(((self.schema, t, c) for o, t, c in derived.origins if o == column), None)
+
+    @property
+    def masked(self) -> bool:
+        """Tell whether a constant is read in the place of some column."""
+        return any(column.mask is not None for column in self.columns)
 
     def column(self, name: str) -> PublishedColumn:
         """Return the column of that name. Raises ``KeyError``."""
@@ -130,7 +146,11 @@ class CatalogConflict(ValueError):
     """Two owners publish one table with different columns."""
 
 
-def build(published: Sequence[tuple[str, str, OwnerSchema]]) -> Catalog:
+Masks = Mapping[tuple[str, str], Mapping[str, str | None]]
+"""By owner and table: columns, each with the constant that is read in its place, None for NULL."""
+
+
+def build(published: Sequence[tuple[str, str, OwnerSchema]], masks: Masks | None = None) -> Catalog:
     """Merge owners' schemas: ``(owner, schema name, what it publishes and policy leaves visible)``.
 
     Two owners that publish the same table into the same schema split its rows. A key each of
@@ -161,6 +181,7 @@ def build(published: Sequence[tuple[str, str, OwnerSchema]]) -> Catalog:
                     column.type,
                     all(part.table.columns[i].not_null for part in parts),
                     next((c for p in parts if (c := p.table.columns[i].comment)), None),
+                    _mask(column, parts, masks or {}),
                 )
                 for i, column in enumerate(first.columns)
             ),
@@ -172,6 +193,15 @@ def build(published: Sequence[tuple[str, str, OwnerSchema]]) -> Catalog:
         )
         tables[(schema, name)] = replace(merged, planning_name=_planning_name(merged))
     return Catalog(tables)
+
+
+def _mask(column: Column, parts: Sequence[Holder], masks: Masks) -> Constant | None:
+    """Return what is read in the place of a column of whose holders one masks it."""
+    of_each = (masks.get((part.owner, part.table.name), {}) for part in parts)
+    values = {masked[column.name] for masked in of_each if column.name in masked}
+    if not values:
+        return None
+    return Constant(values.pop() if len(values) == 1 else None)
 
 
 def _planning_name(table: PublishedTable) -> str:

@@ -7,10 +7,11 @@ verdict names the rule that made it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Final
 
+from oar_adapters.interface import Predicate
 from oar_policies.decide import (
     Decision,
     EdgeDecision,
@@ -98,13 +99,28 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class SentFilter:
+    """A table's row filter as its owner evaluates it; None where it cannot do so faithfully.
+
+    ``condition`` is the policy's own text, which it was read from.
+    """
+
+    condition: str
+    predicate: Predicate | None
+
+
+@dataclass(frozen=True, slots=True)
 class Decisions:
-    """The policies in force, as they apply to one subject on one day (UTC)."""
+    """The policies in force, as they apply to one subject on one day (UTC).
+
+    ``filters`` are the row filters that were read, by owner and table.
+    """
 
     policies: Mapping[str, Policy]
     limits: Limits
     subject: Subject
     today: date
+    filters: Mapping[tuple[str, str], SentFilter] = field(default_factory=dict)
 
     def policy(self, owner: str) -> Policy:
         """Return an owner's policy. Raises :class:`InternalError` where none was loaded."""
@@ -193,13 +209,63 @@ class Decisions:
     def scans_only(self, owner: str, tables: Iterable[str]) -> str | None:
         """Return the rule for which an owner gets scans and no statement; None: there is none.
 
-        Of a scan the gate can tell what it is restricted by.
+        Of a scan the gate can tell what it is restricted by, and which columns it touches.
         """
         for table in tables:
             rule = self.policy(owner).tables.get(table)
             if rule is not None and rule.require_filter:
                 return f"{owner}/tables.{write_name(table)}.require_filter"
+            for view in self.view_rules(owner, table):
+                return view
         return None
+
+    def view_rules(self, owner: str, table: str) -> tuple[str, ...]:
+        """Return the rules by which less of a table's rows and columns is there for everybody."""
+        rule = self.policy(owner).tables.get(table)
+        if rule is None:
+            return ()
+        name = f"{owner}/tables.{write_name(table)}"
+        filtered = (f"{name}.row_filter",) if rule.row_filter else ()
+        return (*filtered, *(f"{name}.columns.{write_name(c)}.mask" for c in rule.masks))
+
+    def masked(self, owner: str, table: str) -> frozenset[str]:
+        """Return the columns of an owner's table that no query may touch: a constant is read."""
+        rule = self.policy(owner).tables.get(table)
+        return frozenset() if rule is None else frozenset(rule.masks)
+
+    def row_filter(self, owner: str, table: str) -> tuple[Predicate, ...]:
+        """Return what every scan of an owner's table has to carry.
+
+        Raises :class:`InsufficientPrivilege` where the owner cannot evaluate it.
+        """
+        rule = self.policy(owner).tables.get(table)
+        if rule is None or rule.row_filter is None:
+            return ()
+        sent = self.filters.get((owner, table))
+        # Another text was read while this policy was put in force: the next refresh reads it.
+        if sent is not None and sent.condition == rule.row_filter.condition:
+            if sent.predicate is not None:
+                return (sent.predicate,)
+            hint = f"owner {owner} can write it with comparisons that its database makes as is"
+        else:
+            hint = "retry: the policy was replaced a moment ago"
+        raise InsufficientPrivilege(
+            f"table {write_name(table)} of owner {owner} cannot be read: "
+            "its rows cannot be filtered there",
+            detail=f"rule {owner}/tables.{write_name(table)}.row_filter",
+            hint=hint,
+        )
+
+    def not_as_ruled(
+        self, owner: str, table: str, column: str | None = None
+    ) -> InsufficientPrivilege:
+        """Return the error of a query that reads more than a row filter, or a mask, leaves."""
+        what = "row_filter" if column is None else f"columns.{write_name(column)}.mask"
+        return InsufficientPrivilege(
+            f"the query reads more of table {write_name(table)} than owner {owner} shows",
+            detail=f"rule {owner}/tables.{write_name(table)}.{what}",
+            hint="retry: the policy may have been replaced since the statement was planned",
+        )
 
     # --- both sides of an edge --------------------------------------------------------------------
 

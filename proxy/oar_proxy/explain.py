@@ -111,6 +111,8 @@ def _step(
         "SQL": report.sql if report else adapters[step.owner].render(_with_keys(step)),
         "Estimated Rows": round(step.estimate),
     }
+    if step.rules:
+        described["Rules"] = list(step.rules)
     if step.all_edges:
         described["Keys"] = [
             {
@@ -260,6 +262,7 @@ def _format(described: Mapping[str, Any]) -> list[str]:
     for number, step in enumerate(described["Steps"], start=1):
         out.append(f"  Step {number}: owner {step['Owner']} reads {step['Reads']}")
         out.append(f"    SQL: {_one_line(step['SQL'])}")
+        out.extend(f"    Rule: {rule}" for rule in step.get("Rules", ()))
         for key in step.get("Keys", ()):
             out.append(
                 f"    Keys: {key['From']} -> {key['To']} "

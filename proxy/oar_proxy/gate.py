@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
+from typing import Final
 
 from oar_adapters.authorized import Authorized
 from oar_adapters.interface import (
@@ -37,13 +38,16 @@ from oar_policies.decide import (
     table_visible,
     unmatched,
 )
-from oar_policies.model import Policy, Subject
+from oar_policies.model import Policy, Subject, TableRule
 from oar_policies.names import write_name
 
-from oar_proxy.decision import OWN_KEYS, Decisions, KeyEdge, no_longer_published
+from oar_proxy.decision import OWN_KEYS, Decisions, KeyEdge, SentFilter, no_longer_published
 from oar_proxy.errors import InsufficientPrivilege, InternalError, LimitExceeded
 from oar_proxy.ledger import Ask, Disclosure, Ledger, StepEntry, StepOutcome, digest
 from oar_proxy.settings import Limits
+
+UNKNOWN_ROWS: Final = 1000.0
+"""The estimate of a table whose statistics are not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class Gate:
         self._policies: Mapping[str, Policy] = MappingProxyType(dict(policies))
         self._ledger = ledger
         self._limits = limits
+        self._filters: Mapping[tuple[str, str], SentFilter] = MappingProxyType({})
         self.version = 0
 
     def replace_policies(self, policies: Mapping[str, Policy]) -> None:
@@ -90,9 +95,16 @@ class Gate:
         self._policies = MappingProxyType(dict(policies))
         self.version += 1
 
+    def replace_filters(self, filters: Mapping[tuple[str, str], SentFilter]) -> None:
+        """Put the row filters in force that were read from the policies, all at once."""
+        if self._filters != filters:
+            self._filters = MappingProxyType(dict(filters))
+            self.version += 1
+
     def decisions(self, subject: Subject) -> Decisions:
         """Return what the policies in force now say to a subject today."""
-        return Decisions(self._policies, self._limits, subject, datetime.now(UTC).date())
+        today = datetime.now(UTC).date()
+        return Decisions(self._policies, self._limits, subject, today, self._filters)
 
     def distinguishes(self, decisions: Decisions) -> object:
         """Return what of subject and day may make decisions others than these, to compare."""
@@ -117,6 +129,13 @@ class Gate:
             if table_visible(policy, table.name)
         )
         return OwnerSchema(tuple(table for table in tables if table.columns))
+
+    def rules(self, owner: str, schema: OwnerSchema) -> Iterator[tuple[Table, TableRule]]:
+        """Yield the tables whose rows are filtered or of which a constant is read."""
+        for table in schema.tables:
+            rule = self._policy(owner).tables.get(table.name)
+            if rule is not None and (rule.row_filter or rule.masks):
+                yield table, rule
 
     def unmatched(self, owner: str, schema: OwnerSchema) -> tuple[Unmatched, ...]:
         """List what an owner's policy names and the owner (``schema``: all it has) does not have.
@@ -177,6 +196,7 @@ def _entry(decisions: Decisions, step: Step, digests: Digests) -> StepEntry:
     decisions.require_asks((step.owner,))
     _require_visible(policy, step.query)
     _require_filters(policy, step.query)
+    _require_views(decisions, step)
     if step.query.limit is None or step.query.limit > cap.number + 1:
         raise InternalError(
             f"a query to owner {step.owner} is not bounded by its row cap",
@@ -288,11 +308,22 @@ def _require_few_enough(decisions: Decisions, ask: Ask, steps: Sequence[Step]) -
 
 
 def _visible_part(policy: Policy, table: Table) -> Table:
-    columns = tuple(c for c in table.columns if column_visible(policy, table.name, c.name))
-    names = {column.name for column in columns}
+    """What is published. Statistics of what is filtered or masked would tell of what is not."""
+    rule = policy.tables.get(table.name)
+    masked = {} if rule is None else rule.masks
+    filtered = rule is not None and rule.row_filter is not None
+    columns = tuple(
+        replace(c, distinct=None, null_fraction=None, not_null=c.not_null and c.name not in masked)
+        if filtered or c.name in masked
+        else c
+        for c in table.columns
+        if column_visible(policy, table.name, c.name)
+    )
+    names = {column.name for column in columns} - masked.keys()
     return replace(
         table,
         columns=columns,
+        row_estimate=UNKNOWN_ROWS if filtered else table.row_estimate,
         primary_key=table.primary_key if names.issuperset(table.primary_key) else (),
         unique_keys=tuple(key for key in table.unique_keys if names.issuperset(key)),
     )
@@ -325,6 +356,41 @@ def _require_filters(policy: Policy, query: Query) -> None:
             detail=f"rule {policy.owner}/tables.{write_name(table)}.require_filter: {listed}",
             hint=f"compare one of these columns with a value or a list, or join by it: {listed}",
         )
+
+
+def _require_views(decisions: Decisions, step: Step) -> None:
+    """Check that each scan is filtered as its table demands and touches nothing that is masked."""
+    owner, query = step.owner, step.query
+    if not isinstance(query, Scan):
+        _require_unviewed(decisions, owner, query.tables)
+        return
+    for scan in query.parts():
+        demanded: tuple[Predicate, ...] = ()
+        if scan.table.derived is not None:
+            _require_unviewed(decisions, owner, scan.table.derived.tables)
+        else:
+            demanded = decisions.row_filter(owner, scan.table.name)
+        if not all(predicate in scan.predicates for predicate in demanded):
+            raise decisions.not_as_ruled(owner, scan.table.name)
+        # The filter itself may look at a masked column. What is inside comes by itself.
+        rest = tuple(p for p in scan.predicates if p not in demanded)
+        inside = tuple(
+            replace(each, source=Scan(each.source.table, ())) for each in scan.semi_joins
+        )
+        touched = _touched(replace(scan, predicates=rest, semi_joins=inside))
+        sorted_by = (_origin(scan.table, key.column) for key in scan.order)
+        for table, column in (*touched, *sorted_by):
+            if column in decisions.masked(owner, table):
+                raise decisions.not_as_ruled(owner, table, column)
+
+
+def _require_unviewed(decisions: Decisions, owner: str, tables: Sequence[Table]) -> None:
+    """Refuse a query whose text nobody looks into, over tables of which less is shown."""
+    for table in tables:
+        if decisions.row_filter(owner, table.name):
+            raise decisions.not_as_ruled(owner, table.name)
+        for column in decisions.masked(owner, table.name):
+            raise decisions.not_as_ruled(owner, table.name, column)
 
 
 def _restrictions(query: Query) -> Iterator[tuple[str, set[str]]]:

@@ -80,6 +80,8 @@ class Step:
     """Reductions that are not made, with the rule that forbids each, or why it is not worth it."""
     stage: Stage = "rows"
     semi_joins: tuple[LocalSemiJoin, ...] = ()
+    rules: tuple[str, ...] = ()
+    """The owner's rules by which it reads less than the table has."""
 
     @property
     def all_edges(self) -> tuple[UsedEdge, ...]:
@@ -292,6 +294,8 @@ class _Planner:
         for holder in self.occurrences[number].table.holders:
             adapter = self.adapters[holder.owner]
             sent: list[Predicate] = []
+            if holder.table.derived is None:
+                sent.extend(self.decisions.row_filter(holder.owner, holder.table.name))
             kept: list[str] = []
             for text, condition in read:
                 if condition is not None and adapter.supports(holder.table, condition):
@@ -330,6 +334,7 @@ class _Planner:
             unreduced=self._unreduced(occurrence.number),
             stage=chosen.stage,
             semi_joins=tuple(self._semi_join(local) for local in chosen.local),
+            rules=self.decisions.view_rules(holder.owner, holder.table.name),
         )
 
     def _used(self, edges: Sequence[Relayed], holder: Holder) -> tuple[UsedEdge, ...]:

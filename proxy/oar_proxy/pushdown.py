@@ -17,7 +17,7 @@ from oar_adapters.interface import Agreement, Capabilities, Column, Table, base_
 from oar_proxy.predicate import family
 from oar_proxy.sessionstate import SessionState
 from oar_proxy.sql.text import Edit, quote_identifier, splice
-from oar_proxy.sql.tree import ast, children, enums
+from oar_proxy.sql.tree import ast, children, enums, names_a_moment
 from oar_proxy.statement import FederatedStatement, Occurrence
 
 _NODES: Final = frozenset(
@@ -111,9 +111,6 @@ _CAST_NAMES: Final = frozenset(
         "timestamp",
     }
 )
-_CLOCK_WORDS: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
-"""Date literals that mean another moment at another clock (R30)."""
-
 _PLAIN_SETTINGS: Final = {
     "extra_float_digits": "1",
     "bytea_output": "hex",
@@ -355,9 +352,8 @@ def _unlisted_node(node: Any, can: Capabilities) -> str | None:
         return None if name in _CAST_NAMES else f"type {name} is evaluated by the hub"
     if isinstance(node, ast.SortBy) and node.useOp is not None:
         return "ORDER BY USING"
-    if isinstance(node, ast.A_Const) and isinstance(node.val, ast.String):
-        word = node.val.sval.strip().lower()
-        return "a literal that names a moment" if word in _CLOCK_WORDS else None
+    if names_a_moment(node):
+        return "a literal that names a moment"
     if isinstance(node, ast.JoinExpr) and node.isNatural:
         # The owner's table may have columns that are not published (R11).
         return "NATURAL JOIN"

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from oar_proxy.catalog import Catalog, PublishedTable
+from oar_proxy.catalog import Catalog, PublishedColumn, PublishedTable
 from oar_proxy.drafters import Draft
 from oar_proxy.errors import (
     FeatureNotSupported,
@@ -159,6 +159,10 @@ async def recognise(
     if parsed.kind in ("PrepareStmt", "ViewStmt"):
         # The hub keeps these over the guards; using them later is recognised then.
         return Recognised(guard_sql, None) if guard_sql != written.text else None
+    if any(occurrence.table.masked for occurrence in occurrences):
+        parsed = _with_masks(parsed, occurrences)
+        occurrences, others = _sort_relations(parsed, *_meant(parsed, resolved, catalog))
+        later = tuple(call for call in parsed.calls if call.name != "oar_ask")
     return Recognised(
         guard_sql,
         FederatedStatement(parsed, state, catalog, occurrences, others, later, link, tuple(drafts)),
@@ -345,6 +349,36 @@ async def _expand_views(
     raise LimitExceeded(f"views are nested more than {MAX_VIEW_DEPTH} deep")
 
 
+def _with_masks(parsed: Parsed, occurrences: Sequence[Occurrence]) -> Parsed:
+    """Read constants in the place of masked columns, as a view does: SQL then makes it right."""
+    masked = [o for o in occurrences if o.table.masked]
+    edits = [o.relation.replace(_masking(o, parsed)) for o in masked]
+    unnamed = {(o.table.schema, o.table.name) for o in masked if not o.relation.alias}
+    edits += [
+        Edit(start, end, "")
+        for schema, table, start, end in parsed.qualified
+        if (schema, table) in unnamed
+    ]
+    return _parse_one(splice(parsed.text, edits))
+
+
+def _masking(occurrence: Occurrence, parsed: Parsed) -> str:
+    used = _used(occurrence.relation, occurrence.table, parsed)
+    listed = [_read(column) for column in used]
+    name = (occurrence.relation.schema, occurrence.relation.name)
+    spelled = ".".join(quote_identifier(part) for part in name if part is not None)
+    return f"SELECT {', '.join(listed)} FROM {spelled}"
+
+
+def _read(column: PublishedColumn) -> str:
+    name = quote_identifier(column.name)
+    if column.mask is None:
+        return name
+    value = column.mask.value
+    constant = "NULL" if value is None else quote_literal(value)
+    return f"CAST({constant} AS {column.type}) AS {name}"
+
+
 async def _look(
     link: HubReader, names: Sequence[tuple[str | None, str]]
 ) -> tuple[SessionState, _Resolved]:
@@ -380,17 +414,17 @@ def _sort_relations(
             rest.append(replace(known, relation=relation))
             continue
         named = _with_functions(relation, table, parsed)
-        used = tuple(
-            column.name
-            for column in table.columns
-            if named.whole or column.name in parsed.column_names
-        )
+        used = tuple(c.name for c in _used(named, table, parsed) if c.mask is None)
         number = len(occurrences) + 1
         for position, first in repeated.items():
             if relation.start <= position < relation.end:
                 number = shared.setdefault(first, number)
         occurrences.append(Occurrence(number, table, named, used))
     return tuple(occurrences), tuple(rest)
+
+
+def _used(relation: Relation, table: PublishedTable, parsed: Parsed) -> list[PublishedColumn]:
+    return [c for c in table.columns if relation.whole or c.name in parsed.column_names]
 
 
 def _meant(

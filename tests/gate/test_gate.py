@@ -1,5 +1,6 @@
 import asyncio
 import dataclasses
+import re
 import uuid
 from collections import Counter
 
@@ -10,6 +11,7 @@ from oar_adapters.interface import (
     And,
     Column,
     Comparison,
+    Derived,
     KeyFilter,
     Membership,
     Not,
@@ -17,22 +19,24 @@ from oar_adapters.interface import (
     Or,
     Output,
     OwnerSchema,
+    Partial,
     PatternMatch,
     Scan,
     SemiJoin,
+    SortKey,
     Statement,
     Table,
 )
 from oar_policies.model import Subject, default_policy
 from oar_policies.parse import parse_policy
-from oar_proxy.decision import Decisions, KeyEdge, KeyOrigin
+from oar_proxy.decision import Decisions, KeyEdge, KeyOrigin, SentFilter
 from oar_proxy.errors import (
     InsufficientPrivilege,
     InternalError,
     LedgerUnavailable,
     LimitExceeded,
 )
-from oar_proxy.gate import BoundEdge, Gate, Step
+from oar_proxy.gate import UNKNOWN_ROWS, BoundEdge, Gate, Step
 from oar_proxy.ledger import Ask, Ledger, StepEntry, digest
 from oar_proxy.settings import Limits
 
@@ -784,3 +788,143 @@ def test_what_is_refused_is_not_on_the_ledger_as_sent(hub):
     with pytest.raises(InsufficientPrivilege):
         with_ledger(hub, Ledger, ask, Step("finance", scan(), "…"), REFUSALS[0][0])
     assert hub.execute("SELECT 1 FROM oar.steps WHERE ask = %s", ask.id) == []
+
+
+# --- row filters and masks ---
+
+
+OPEN_CITY = Comparison("city", "=", "Rome", "text")
+VIEWED = """\
+version: 1
+tables:
+  deliveries:
+    row_filter: city = 'Rome'
+    columns: {city: {mask: '-'}, phone: {mask: null}}
+"""
+
+
+def viewed(
+    text: str = VIEWED,
+    sent: SentFilter | None = SentFilter("city = 'Rome'", OPEN_CITY),  # noqa: B008 - frozen
+) -> Gate:
+    gate = make_gate(finance=text)
+    gate.replace_filters({} if sent is None else {("finance", "deliveries"): sent})
+    return gate
+
+
+def filtered(**changes) -> Scan:
+    return scan(predicates=(OPEN_CITY,), **changes)
+
+
+def reduced_by(source: Scan, column: str = "order_id", source_column: str = "order_id") -> Scan:
+    return filtered(semi_joins=(SemiJoin(column, source_column, source),))
+
+
+CITY, PHONE = column("city"), column("phone")
+WHOLE = Statement("SELECT …", (DELIVERIES,), (Output("n", "text"),), CAP)
+A_SUBQUERY = dataclasses.replace(
+    DELIVERIES,
+    name="a subquery of deliveries",
+    derived=Derived("SELECT …", (DELIVERIES,), (("order_id", "deliveries", "order_id"),)),
+)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        pytest.param(filtered(), id="filtered"),
+        pytest.param(filtered(columns=()), id="counted rows"),
+        pytest.param(reduced_by(filtered()), id="filtered on both sides"),
+        pytest.param(
+            scan(predicates=(NullTest("order_id", True), OPEN_CITY)), id="further conditions"
+        ),
+        pytest.param(Scan(SALARIES, SALARIES.columns, limit=CAP), id="another table"),
+    ],
+)
+def test_a_scan_that_is_filtered_and_touches_nothing_masked_may_leave(query):
+    assert authorize(viewed(), Step("finance", query, "SELECT …"))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        pytest.param(scan(), id="no filter"),
+        pytest.param(scan(columns=()), id="only their number"),
+        pytest.param(scan(predicates=(Not(OPEN_CITY),)), id="the others"),
+        pytest.param(scan(predicates=(Or((OPEN_CITY, NullTest("order_id", False))),)), id="or"),
+        pytest.param(scan(predicates=(Comparison("city", "=", "rome", "text"),)), id="another"),
+        pytest.param(scan(predicates=(Comparison("city", "<>", "Rome", "text"),)), id="operator"),
+        pytest.param(scan(predicates=(Membership("city", ("Rome", "Oslo"), "text"),)), id="more"),
+        pytest.param(scan(predicates=(PatternMatch("city", "%", False),)), id="pattern"),
+        pytest.param(scan(keys=0), id="keys"),
+        pytest.param(WHOLE, id="text"),
+        pytest.param(Scan(A_SUBQUERY, (column("order_id"),), limit=CAP), id="text of a subquery"),
+        pytest.param(reduced_by(scan()), id="unfiltered inside"),
+        pytest.param(
+            filtered(semi_joins=(beside(filtered(semi_joins=(beside(scan()),))),)), id="deep inside"
+        ),
+        pytest.param(reduced_by(Scan(A_SUBQUERY, ())), id="text inside"),
+        pytest.param(filtered(columns=(PHONE,)), id="masked"),
+        pytest.param(filtered(columns=(column("order_id"), CITY)), id="masked beside another"),
+        pytest.param(
+            scan(predicates=(OPEN_CITY, NullTest("phone", True))),
+            id="a condition on what is masked",
+        ),
+        pytest.param(
+            scan(predicates=(OPEN_CITY, Not(Or((Membership("phone", ("1",), "text"),))))),
+            id="deep in a condition",
+        ),
+        pytest.param(
+            scan(predicates=(OPEN_CITY, Comparison("city", ">", "A", "text"))),
+            id="another condition on the filter's column",
+        ),
+        pytest.param(filtered(counted=True, partials=(Partial(PHONE),)), id="aggregate"),
+        pytest.param(filtered(counted=True, columns=(CITY,)), id="groups"),
+        pytest.param(filtered(order=(SortKey("phone", True, False),)), id="order"),
+        pytest.param(filtered(key_filters=(KeyFilter("phone", "text", ()),)), id="key list"),
+        pytest.param(reduced_by(filtered(), "phone"), id="joined inside"),
+        pytest.param(reduced_by(filtered(), "order_id", "city"), id="joined inside with"),
+        pytest.param(reduced_by(filtered(columns=(PHONE,))), id="read inside"),
+    ],
+)
+def test_a_query_that_reads_more_than_the_owner_shows_does_not_leave(query):
+    book = Recorded()
+    gate = viewed()
+    gate._ledger = book
+    with pytest.raises(InsufficientPrivilege) as refused:
+        authorize(gate, Step("finance", query, "SELECT …"))
+    assert re.fullmatch(
+        r"rule finance/tables\.deliveries\.(row_filter|columns\.(city|phone)\.mask)",
+        refused.value.detail,
+    )
+    assert book.entries == []
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(None, id="not read yet"),
+        pytest.param(SentFilter("city = 'Oslo'", OPEN_CITY), id="read from another policy"),
+        pytest.param(SentFilter("city = 'Rome'", None), id="not the owner's to evaluate"),
+    ],
+)
+def test_a_row_filter_that_cannot_be_sent_closes_its_table(sent):
+    gate = viewed(sent=sent)
+    for query in (filtered(), scan(), WHOLE):
+        with pytest.raises(InsufficientPrivilege) as refused:
+            authorize(gate, Step("finance", query, "SELECT …"))
+        assert refused.value.detail == "rule finance/tables.deliveries.row_filter"
+
+
+def test_what_is_filtered_or_masked_has_no_statistics_and_no_keys_of_masked_columns():
+    known = tuple(dataclasses.replace(c, distinct=7.0, not_null=True) for c in DELIVERIES.columns)
+    table = dataclasses.replace(DELIVERIES, columns=known, row_estimate=5.0)
+    (shown,) = viewed().visible("finance", OwnerSchema((table,))).tables
+    assert [c.distinct for c in shown.columns] == [None] * 3
+    assert [c.not_null for c in shown.columns] == [True, False, False]
+    assert (shown.primary_key, shown.unique_keys) == (("order_id",), ())
+    assert shown.row_estimate == UNKNOWN_ROWS
+    masked = "version: 1\ntables: {deliveries: {columns: {city: {mask: '-'}}}}\n"
+    (shown,) = viewed(masked).visible("finance", OwnerSchema((table,))).tables
+    assert [c.distinct for c in shown.columns] == [7.0, None, 7.0]
+    assert shown.row_estimate == 5.0

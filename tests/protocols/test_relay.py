@@ -8,6 +8,8 @@ import pytest
 from oar_proxy.protocols.contacts import Contacts
 
 KEY = "recD078PnS3x2doBe"
+READABLE = "version: 1\nmodel: {rows: allow}\n"
+OPEN = READABLE + "key_disclosure: [{column: member.member_id, to: [treasury]}]\n"
 MEMBER = "SELECT member_id FROM member WHERE position = 'Vice President' LIMIT 5"
 INCOME = f"SELECT amount FROM income WHERE link_to_member = '{KEY}' LIMIT 5"
 
@@ -74,6 +76,31 @@ def test_rows_no_model_may_read_are_not_even_asked_for(club, protocol):
         "SELECT count(*) FROM oar.steps WHERE ask = (SELECT ask FROM oar.asks ORDER BY at DESC LIMIT 1)"
     )
     assert steps == (0,)
+
+
+def test_a_row_filter_and_a_mask_hold_for_what_a_model_writes(club):
+    def in_force(**texts):
+        club.policies(**texts)
+        club.runner.run(club.application.refresh())
+        club.catalog = club.application.catalog
+
+    try:
+        in_force(
+            registry=OPEN, treasury=READABLE + "tables: {income: {columns: {amount: {mask: '7'}}}}"
+        )
+        run, _ = club.ask("relay")
+        # The constant of the mask is not taken for a key either.
+        assert (run.rows, run.queries[1].rows) == (((7,),), ((7,),))
+        hidden = "tables: {member: {row_filter: \"position <> 'Vice President'\"}}"
+        in_force(registry=OPEN + hidden)
+        run, _ = club.ask("relay")
+        assert (run.queries[0].status, run.queries[0].rows) == ("rows", ())
+        assert not run.passed_key
+        in_force(registry=OPEN, treasury=READABLE + "tables: {income: {row_filter: amount > 90}}")
+        run, _ = club.ask("relay")
+        assert run.queries[1].rows == ()
+    finally:
+        in_force(registry=OPEN)
 
 
 def test_relay_shows_sql_at_the_end_and_relay_plus_with_each_result(club):

@@ -252,7 +252,7 @@ class Sitting:
             async with self.queries.session() as session, AsyncExitStack() as held:
                 statement = await self._understood(parsed, catalog, session)
                 result = await self._run(
-                    owner, statement, size, session=session, held=held, finished=finished
+                    owner, parsed, statement, size, session=session, held=held, finished=finished
                 )
                 if shown:
                     await self._note(owner, statement, result)
@@ -300,6 +300,7 @@ class Sitting:
     async def _run(
         self,
         owner: str,
+        parsed: Parsed,
         statement: FederatedStatement,
         size: Size,
         *,
@@ -311,7 +312,8 @@ class Sitting:
         account = Account(queries.memory)
         held.callback(account.close)
         tables = tuple(t.holders[0].table for t in statement.catalog.tables.values())
-        edges = self.seen.edges(statement.parsed, owner, tables, size.rows + 1)
+        # As it was written: a mask's constant is its owner's.
+        edges = self.seen.edges(parsed, owner, tables, size.rows + 1)
         plan = await queries.compiler.plan(statement, {})
         gathered = await run(
             plan,

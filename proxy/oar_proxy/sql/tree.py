@@ -197,6 +197,16 @@ def _meaning(node: Any) -> Any:
     return node
 
 
+_CLOCK_WORDS: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
+
+
+def names_a_moment(node: Any) -> bool:
+    """Tell whether a constant may be a date that is another one by another clock (R30)."""
+    if not isinstance(node, ast.A_Const) or not isinstance(node.val, ast.String):
+        return False
+    return node.val.sval.strip().lower() in _CLOCK_WORDS
+
+
 _BYTEWISE: Final = frozenset({"default", "C", "POSIX", "ucs_basic", "pg_c_utf8"})
 
 
