@@ -17,6 +17,7 @@ from oar_bench.drafts import read_drafts
 from oar_bench.fuzz.command import fuzz_command
 from oar_bench.kills.command import kills_command
 from oar_bench.layout import BenchmarkError
+from oar_bench.ledger.command import ledger_command
 from oar_bench.overhead.command import overhead
 from oar_bench.paper.command import paper
 from oar_bench.printing import DataOption, DraftsOption, JsonOption, benchmarks, finish, refuse
@@ -38,6 +39,7 @@ app.add_typer(paper, name="paper")
 app.command("reduction")(reduction_command)
 app.command("fuzz")(fuzz_command)
 app.command("kills")(kills_command)
+app.command("ledger")(ledger_command)
 
 
 @app.callback()

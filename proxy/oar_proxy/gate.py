@@ -176,13 +176,17 @@ class Gate:
 
     def _digests(self, step: Step) -> Digests:
         """Digest the keys that are compared with each column, those of all its edges together."""
-        keys: dict[tuple[str, str], set[bytes]] = {}
+        lists: dict[tuple[str, str], list[tuple[bytes, ...]]] = {}
         if step.edges and isinstance(step.query, Scan):
             for scan in step.query.parts():
                 for key_filter in _key_columns(scan):
                     target = _origin(scan.table, key_filter.column)
-                    keys.setdefault(target, set()).update(key_filter.keys)
-        return {target: self._ledger.keys_digest(each) for target, each in keys.items()}
+                    lists.setdefault(target, []).append(key_filter.keys)
+        return {
+            # Two lists may share keys, one does not hold one twice (but in a column of several).
+            target: self._ledger.keys_digest(set().union(*keys) if len(keys) > 1 else keys[0])
+            for target, keys in lists.items()
+        }
 
 
 Digests = Mapping[tuple[str, str], str | None]

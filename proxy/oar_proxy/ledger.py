@@ -18,7 +18,7 @@ import uuid
 from array import array
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Final, Literal
@@ -130,7 +130,9 @@ class StepEntry:
 
     def body(self, ask: Ask) -> Body:
         """Return what its entry says."""
-        return {"ask": str(ask.id), "decision": "permit", **asdict(self)}
+        disclosures = [vars(disclosure) for disclosure in self.disclosures]
+        body = {"ask": str(ask.id), "decision": "permit", **vars(self)}
+        return {**body, "disclosures": disclosures}
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class StepOutcome:
 
     def body(self, ask: Ask) -> Body:
         """Return what its entry says."""
-        return {"ask": str(ask.id), **asdict(self)}
+        return {"ask": str(ask.id), **vars(self)}
 
 
 def digest(text: str) -> str:

@@ -42,11 +42,15 @@ MOST_AT_ONCE: Final = 256
 MOST_UNFLUSHED: Final = 64
 """Entries that may be committed without the disk: what has to be written again after a crash."""
 
+# One text and one run of bytes, since arrays of them would have to be quoted; json, unlike jsonb,
+# gives an element back as it was written.
 _INSERT: Final[LiteralString] = """
 INSERT INTO oar_internal.entries (writer, number, at, kind, ask, step, principal, body, hash)
-SELECT b.writer, b.number, b.at, b.kind, b.ask, b.step, b.principal, u.body, u.hash
-FROM unnest(%s::text[], %s::bytea[]) WITH ORDINALITY AS u(body, hash, place),
-     json_to_record(u.body::json)
+SELECT b.writer, b.number, b.at, b.kind, b.ask, b.step, b.principal, u.body::text,
+       substr(h.hashes, 32 * u.place::int4 - 31, 32)
+FROM (SELECT %s::json AS bodies, %b::bytea AS hashes) AS h,
+     json_array_elements(h.bodies) WITH ORDINALITY AS u(body, place),
+     json_to_record(u.body)
        AS b(writer uuid, number int8, at timestamptz, kind text, ask uuid, step int8,
             principal text)
 """
@@ -301,7 +305,7 @@ class Writer:
         self._unflushed = []
 
     def _append(self, kind: str, content: Body) -> Entry:
-        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        at = datetime.now(UTC).isoformat(timespec="microseconds")
         return self._chain.append(kind, at, content)
 
     def _undo(self, head: Head) -> None:
@@ -481,8 +485,9 @@ async def insert(connection: Connection, entries: Sequence[Entry], *, durable: b
     """Add entries to the table. ``durable``: with whatever commit the connection is set to."""
     if entries:
         statement = _INSERT if durable else _INSERT_SOON
-        bodies = [entry.body for entry in entries]
-        await connection.execute(statement, (bodies, [e.hash for e in entries]), prepare=True)
+        bodies = f"[{','.join(entry.body for entry in entries)}]"
+        hashes = b"".join(entry.hash for entry in entries)
+        await connection.execute(statement, (bodies, hashes), prepare=True)
 
 
 async def _heads(connection: Connection) -> list[Head]:

@@ -142,7 +142,7 @@ def _look(
     when: str,
 ) -> None:
     """Check what is new on the ledger, and that it has what the owners were asked."""
-    with psycopg.connect(made.hub.conninfo) as connection:
+    with made.hub.connect() as connection:
         known = list(seen.values())
         places = [head.writer for head in known], [head.number for head in known]
         rows: list[tuple[Any, ...]] = connection.execute(_NEW.encode(), places).fetchall()

@@ -82,7 +82,7 @@ class Hub:
 
     def kill_ledger(self) -> None:
         """Kill a process of the server that writes the ledger: all others end and begin again."""
-        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+        with self.connect() as connection:
             found = connection.execute(
                 "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'oar ledger%'"
                 " ORDER BY random() LIMIT 1"
@@ -90,13 +90,22 @@ class Hub:
         for (pid,) in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+            while Path(f"/proc/{pid}").exists():
+                time.sleep(0.01)
+        # The postmaster has seen it by now; it ends all others before it takes anybody again.
+        time.sleep(0.05)
+        self.connect().close()
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Connect as the proxies do, when the server recovers as soon as it has."""
         deadline = time.monotonic() + _QUIET_SECONDS
-        while time.monotonic() < deadline:
-            with suppress(psycopg.OperationalError):
-                psycopg.connect(self.conninfo, connect_timeout=1).close()
-                return
-            time.sleep(0.05)
-        raise KillsError("the hub did not come back")
+        while True:
+            try:
+                return psycopg.connect(self.conninfo, autocommit=True, connect_timeout=5)
+            except psycopg.OperationalError as error:
+                if time.monotonic() > deadline:
+                    raise KillsError("the hub did not come back") from error
+                time.sleep(0.05)
 
 
 @dataclass

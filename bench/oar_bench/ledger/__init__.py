@@ -1,0 +1,1 @@
+"""``oar bench ledger``: what the gate and the ledger cost."""
