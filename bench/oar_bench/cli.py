@@ -20,6 +20,7 @@ from oar_bench.layout import BenchmarkError
 from oar_bench.ledger.command import ledger_command
 from oar_bench.overhead.command import overhead
 from oar_bench.paper.command import paper
+from oar_bench.policies.command import policies_command
 from oar_bench.printing import DataOption, DraftsOption, JsonOption, benchmarks, finish, refuse
 from oar_bench.reduction.command import reduction_command
 from oar_bench.work import work_directory
@@ -40,6 +41,7 @@ app.command("reduction")(reduction_command)
 app.command("fuzz")(fuzz_command)
 app.command("kills")(kills_command)
 app.command("ledger")(ledger_command)
+app.command("policies")(policies_command)
 
 
 @app.callback()

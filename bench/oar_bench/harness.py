@@ -130,6 +130,8 @@ async def serve(
         hub=HubSettings(data_dir=directory / "hub"),
         listen=Listen(port=0),
         drafter=drafter or DrafterSettings(),
+        # Nothing changes but what a measurement puts in force itself.
+        catalog_refresh=86_400,
         log_level="warning",
     )
     async with run_proxy(settings) as served:

@@ -1,0 +1,1 @@
+"""``oar bench policies``: what random policies make of statements that join several owners."""

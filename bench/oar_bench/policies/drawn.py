@@ -1,0 +1,151 @@
+"""Random policies: drawn as plain values, written as the files that owners would write.
+
+What may leave is decided here a second time and from the drawn values alone, so that what the proxy
+discloses is not checked against its own decisions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from oar_policies.names import write_name
+
+PURPOSES: Final = ("audits", "refunds")
+ENDED: Final = "2020-12-31"
+
+Column = tuple[str, str]
+"""Table and column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One entry of ``key_disclosure`` or of ``accept_keys``. ``column`` None is any."""
+
+    column: Column | None
+    owners: tuple[str, ...]
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def written(self, side: str) -> dict[str, Any]:
+        """Return the entry as YAML's values; ``side`` is ``to`` or ``from``."""
+        named = "*" if self.column is None else write_name(*self.column)
+        return {"column": named, side: list(self.owners), **self.more}
+
+    def holds(self, column: Column, owner: str, purpose: str | None) -> bool:
+        """Tell whether it opens an edge of that column, with that owner on the other side."""
+        return (
+            self.column in (None, column)
+            and ("*" in self.owners or owner in self.owners)
+            and self.more.get("expires") != ENDED
+            and ("purpose" not in self.more or purpose in self.more["purpose"])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One owner's policy."""
+
+    limits: Mapping[str, int]
+    disclosed: tuple[Rule, ...]
+    accepted: tuple[Rule, ...] | None
+
+    @property
+    def text(self) -> str:
+        """The policy file; JSON is YAML."""
+        policy: dict[str, Any] = {
+            "version": 1,
+            "limits": dict(self.limits),
+            "key_disclosure": [rule.written("to") for rule in self.disclosed],
+        }
+        if self.accepted is not None:
+            policy["accept_keys"] = [rule.written("from") for rule in self.accepted]
+        return json.dumps(policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Disclosed:
+    """What the ledger says was disclosed by one query."""
+
+    owner: str
+    column: Column
+    receiver: str
+    receiver_column: Column
+    keys: int
+
+
+def draw(random: Random, owners: Mapping[str, Sequence[Column]]) -> dict[str, Drawn]:
+    """Draw a policy for each owner, of which these columns are published."""
+    return {owner: _policy(random, owner, owners) for owner in owners}
+
+
+def fault(policies: Mapping[str, Drawn], disclosed: Disclosed, purpose: str | None) -> str | None:
+    """Say how a disclosure is against the policies, None where it is not."""
+    giving, taking = policies[disclosed.owner], policies[disclosed.receiver]
+    grant = _first(giving.disclosed, disclosed.column, disclosed.receiver, purpose)
+    if grant is None:
+        return "no grant"
+    if grant.more.get("form") == "hmac":
+        return "in clear"  # these owners have no digests
+    if disclosed.keys > grant.more.get("max_keys", disclosed.keys):
+        return "more than max_keys"
+    if 0 < disclosed.keys < grant.more.get("min_keys", 0):
+        return "fewer than min_keys"
+    if disclosed.keys > taking.limits.get("max_keys_in", disclosed.keys):
+        return "more than max_keys_in"
+    if taking.accepted is None:
+        return None
+    accepted = _first(taking.accepted, disclosed.receiver_column, disclosed.owner, purpose)
+    if accepted is None:
+        return "not accepted"
+    if disclosed.keys > accepted.more.get("max_keys", disclosed.keys):
+        return "more than accepted"
+    return None
+
+
+def _first(rules: Iterable[Rule], column: Column, owner: str, purpose: str | None) -> Rule | None:
+    return next((rule for rule in rules if rule.holds(column, owner, purpose)), None)
+
+
+def _policy(random: Random, owner: str, owners: Mapping[str, Sequence[Column]]) -> Drawn:
+    others = [name for name in owners if name != owner]
+    limits: dict[str, int] = {}
+    if random.random() < 0.2:
+        limits["max_rows"] = random.choice([5, 30, 200])
+    if random.random() < 0.15:
+        limits["max_keys_in"] = random.choice([0, 2, 20])
+    if random.random() < 0.1:
+        limits["max_queries"] = random.choice([1, 3])
+    disclosed = [_rule(random, owners[owner], others, disclosing=True) for _ in range(_few(random))]
+    accepted: tuple[Rule, ...] | None = None
+    if random.random() < 0.3:
+        taken = [
+            _rule(random, owners[owner], others, disclosing=False) for _ in range(_few(random))
+        ]
+        accepted = tuple(taken)
+    return Drawn(limits, tuple(disclosed), accepted)
+
+
+def _few(random: Random) -> int:
+    return random.choice([0, 1, 1, 2, 4])
+
+
+def _rule(
+    random: Random, columns: Sequence[Column], others: Sequence[str], *, disclosing: bool
+) -> Rule:
+    column = random.choice(columns) if columns and random.random() < 0.4 else None
+    owners = ("*",) if not others or random.random() < 0.6 else (random.choice(others),)
+    more: dict[str, Any] = {}
+    if random.random() < 0.3:
+        more["max_keys"] = random.choice([2, 10, 100])
+    if random.random() < 0.15:
+        more["purpose"] = [random.choice(PURPOSES)]
+    if random.random() < 0.1:
+        more["expires"] = random.choice([ENDED, "2999-12-31"])
+    if disclosing and random.random() < 0.15:
+        more["min_keys"] = min(random.choice([2, 5]), more.get("max_keys", 5))
+    if disclosing and random.random() < 0.05:
+        more["form"] = "hmac"
+    return Rule(column, owners, more)
