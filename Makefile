@@ -35,7 +35,7 @@ format: $(STAMP) ## rewrite the sources in the one format
 test: $(STAMP) ## run the tests; ARGS="-k name" for some of them
 	$(BIN)/pytest $(ARGS)
 
-kill-test: $(STAMP) ## kill proxies and hubs 500 times and look at the ledger; half an hour
+kill-test: $(STAMP) ## kill proxies and hubs 500 times and look at the ledger; ten minutes
 	@$(BIN)/oar bench kills --count 500 $(ARGS)
 
 bench: $(STAMP) ## run a benchmark: ARGS="…", see oar bench --help

@@ -235,6 +235,8 @@ def _entry(decisions: Decisions, step: Step, digests: Digests) -> StepEntry:
 
 
 def _rules(decisions: Decisions, step: Step) -> Iterator[str]:
+    for table in dict.fromkeys(table for table, _ in _touched(step.query)):
+        yield from decisions.view_rules(step.owner, table)
     for bound in step.edges:
         yield from (part.decision.rule for part in decisions.parts(bound.edge))
 

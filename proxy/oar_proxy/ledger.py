@@ -311,19 +311,19 @@ class Ledger:
         sqlstate: str = SUCCESS,
         rows: int | None,
         finished: Sequence[StepOutcome] = (),
+        refusal: str | None = None,
     ) -> None:
         """Add an ask's outcome, once; ``rows`` is what the client was given, None when unknown.
 
-        ``finished`` are outcomes of its steps that are not written yet.
-        An ask that was refused before its first step gets its entry here, so that refusals are on
-        the ledger too. Raises :class:`LedgerUnavailable`.
+        ``finished`` are outcomes of its steps that are not written yet; ``refusal`` names the rule
+        or limit that refused it. An ask that was refused before its first step gets its entry here,
+        so that refusals are on the ledger too. Raises :class:`LedgerUnavailable`.
 
         Outcomes do not wait for the disk: what is written later waits for them as well, and a lost
         one reads as "unknown".
         """
-        await self._writer.write(
-            _Wave(ask, (), finished, {"sqlstate": sqlstate, "rows": rows}, durable=False)
-        )
+        outcome = {"sqlstate": sqlstate, "rows": rows, "refusal": refusal}
+        await self._writer.write(_Wave(ask, (), finished, outcome, durable=False))
 
 
 class _Wave:

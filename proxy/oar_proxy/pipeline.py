@@ -27,8 +27,10 @@ from oar_proxy.compile import Compiler, meaning
 from oar_proxy.draft import Draft, DraftStage
 from oar_proxy.errors import (
     FeatureNotSupported,
+    InsufficientPrivilege,
     InternalError,
     LedgerUnavailable,
+    LimitExceeded,
     OarError,
     QueryCanceled,
     Unanswerable,
@@ -386,7 +388,13 @@ class Pipeline:
         stack.callback(account.close)
         explained = explain.options(statement.parsed.node)
         literals = {number: argument.literal for number, argument in arguments.items()}
-        plan = await self.compiler.plan(statement, literals)
+        try:
+            plan = await self.compiler.plan(statement, literals)
+        except (InsufficientPrivilege, LimitExceeded) as error:
+            if explained is None or explained.analyze:
+                ask = await self._open(statement, "refused", None)
+                await self._close(ask, error.sqlstate, (), error.detail)
+            raise
         if explained is not None and not explained.analyze:
             return self._explained(plan, None, explained)
         answer: OneOwnersAnswer | None = None
@@ -449,14 +457,7 @@ class Pipeline:
                 tell(link, state, message)
 
         report(f"route {plan.route.kind.value}: {plan.route.reason}")
-        ask = await self._ledger.open_ask(
-            state.subject,
-            digest(plan.statement.asked),
-            kind="question" if plan.statement.drafts else "sql",
-            route=plan.route.kind.value,
-            kappa=plan.cover.kappa,
-            catalog_version=plan.statement.catalog.version,
-        )
+        ask = await self._open(plan.statement, plan.route.kind.value, plan.cover.kappa)
         started = time.monotonic()
         sqlstate = SUCCESS
         finished: list[StepOutcome] = []
@@ -479,7 +480,7 @@ class Pipeline:
         except (Exception, asyncio.CancelledError) as error:
             # One write more before leaving: that it was cancelled is an outcome like any other.
             sqlstate = _sqlstate(error)
-            await self._close(ask, sqlstate, finished)
+            await self._close(ask, sqlstate, finished, _refusal(error))
             raise
         finally:
             log.info(
@@ -520,12 +521,35 @@ class Pipeline:
             # Whatever it was, the rows are there; and its text may quote them.
             log.warning("snapshot not closed", ask=str(ask.id), error=type(error).__name__)
 
-    async def _close(self, ask: Ask, sqlstate: str, finished: Sequence[StepOutcome]) -> None:
+    async def _open(self, statement: FederatedStatement, route: str, kappa: int | None) -> Ask:
+        return await self._ledger.open_ask(
+            statement.state.subject,
+            digest(statement.asked),
+            kind="question" if statement.drafts else "sql",
+            route=route,
+            kappa=kappa,
+            catalog_version=statement.catalog.version,
+        )
+
+    async def _close(
+        self,
+        ask: Ask,
+        sqlstate: str,
+        finished: Sequence[StepOutcome],
+        refusal: str | None = None,
+    ) -> None:
         try:
-            await self._ledger.finish_ask(ask, sqlstate=sqlstate, rows=None, finished=finished)
+            await self._ledger.finish_ask(
+                ask, sqlstate=sqlstate, rows=None, finished=finished, refusal=refusal
+            )
         except LedgerUnavailable:
             # What was sent is recorded; only the outcome is not, and reads as unknown.
             log.warning("ledger outcome not written", ask=str(ask.id))
+
+
+def _refusal(error: BaseException) -> str | None:
+    """Say whose rule or limit refused a statement, if one did."""
+    return error.detail if isinstance(error, (InsufficientPrivilege, LimitExceeded)) else None
 
 
 def _sqlstate(error: BaseException) -> str:

@@ -171,6 +171,55 @@ def test_edges_that_are_too_many_together_are_left_out_one_by_one(proxy):
     assert [d[4] for d in disclosures(client)] == [2]
 
 
+def test_a_step_is_on_the_ledger_with_its_rules_tables_and_time(proxy):
+    client = proxy({"south": policy(("b.k", "north", 10))})
+    for _ in range(2):
+        client.execute(JOIN)
+    # Two keys and the same, so another statement with other keys.
+    client.execute(JOIN.replace("'p'", "'q'"))
+    steps = client.execute(
+        "SELECT owner, tables, rules, microseconds > 0 FROM oar.steps ORDER BY step LIMIT 2"
+    ).fetchall()
+    assert steps == [
+        ("south", ["b"], ["proxy/limits.max_rows", "proxy/limits.max_keys"], True),
+        (
+            "north",
+            ["a"],
+            [
+                *("proxy/limits.max_rows", "proxy/limits.max_keys"),
+                *("south/key_disclosure[0]", "north/default permit"),
+            ],
+            True,
+        ),
+    ]
+    digests = client.execute("SELECT key_digest FROM oar.disclosures ORDER BY step").fetchall()
+    (first,), (second,), (other,) = digests
+    assert first == second != other
+    assert len(first) == len(other) == 64
+
+
+def test_what_a_limit_refuses_is_on_the_ledger_with_it(proxy):
+    client = proxy({"north": policy(limits="max_rows: 5"), "south": policy()})
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded):
+        client.execute("SELECT id FROM shop.a")
+    asked = "SELECT sqlstate, refusal FROM oar.asks"
+    ((state, refusal),) = client.execute(asked).fetchall()
+    assert state == "54000"
+    assert "north/limits.max_rows: 5 rows" in refusal
+
+
+def test_what_no_plan_is_allowed_for_is_on_the_ledger(proxy):
+    client = proxy({"north": "version: 1\nsubjects: [nobody_has_it]\n"})
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        client.execute("SELECT id FROM shop.a")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        client.execute("EXPLAIN SELECT id FROM shop.a")
+    asked = "SELECT route, kappa, sqlstate, refusal FROM oar.asks"
+    ((route_, kappa, state, refusal),) = client.execute(asked).fetchall()
+    assert (route_, kappa, state) == ("refused", None, "42501")
+    assert "north/subjects" in refusal
+
+
 def test_an_empty_key_list_skips_the_owner_and_is_on_the_ledger(proxy):
     client = proxy({"south": policy(("b.k", "north", 10))})
     statement = JOIN.replace("'p'", "'nobody'")
