@@ -59,6 +59,7 @@ class Unmatched:
 
     name: str
     mark: Mark
+    table: str
 
 
 def decide_table(policy: Policy, table: str) -> Decision:
@@ -184,7 +185,7 @@ def unmatched(policy: Policy, published: Mapping[str, Collection[str]]) -> tuple
     ``published`` is everything the owner has, before this policy hides any of it.
     """
     return tuple(
-        Unmatched(write_name(*name), mark)
+        Unmatched(write_name(*name), mark, name[0])
         for name, mark in _named(policy)
         if name[0] not in published or not set(name[1:]) <= set(published[name[0]])
     )

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from oar_policies.cases import Case
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,8 @@ class Policy:
     """Keys it takes; None: whatever others may send."""
     rows_to_model: bool = False
     """Rows of this owner may stand in a prompt of a language model."""
+    tests: tuple[Case, ...] = ()
+    """What the file's author expects of it: no decision depends on them."""
 
     @property
     def conditional(self) -> bool:

@@ -16,6 +16,7 @@ from typing import ClassVar, Final
 
 import yaml
 
+from oar_policies.cases import read_cases
 from oar_policies.model import (
     ColumnPattern,
     ColumnRule,
@@ -81,9 +82,12 @@ class _Reading(Reading):
             "key_disclosure",
             "accept_keys",
             "model",
+            "tests",
         )
         fields = self.versioned(root, known)
-        default, subjects, limits, tables, grants, accepted, model = map(fields.get, known[1:])
+        default, subjects, limits, tables, grants, accepted, model, tests = map(
+            fields.get, known[1:]
+        )
         return Policy(
             owner=owner,
             source=self.source,
@@ -95,6 +99,7 @@ class _Reading(Reading):
             key_disclosure=self.grants(grants[1]) if grants else (),
             accept_keys=self.acceptances(accepted[1]) if accepted else None,
             rows_to_model=self.model(model[1]) if model else False,
+            tests=read_cases(self, tests[1]) if tests else (),
         )
 
     def limits(self, node: yaml.Node) -> OwnerLimits:
@@ -115,13 +120,6 @@ class _Reading(Reading):
         if "rows" not in fields:
             raise self.error(start(node), "model needs rows")
         return not self.denies(fields["rows"][1], "rows", "allow")
-
-    def denies(self, node: yaml.Node, what: str, other: str) -> bool:
-        """Read ``deny``, or the word for its opposite."""
-        word = self.text(node, what)
-        if word not in (other, "deny"):
-            raise self.error(start(node), f"{what}: {other} or deny is expected")
-        return word == "deny"
 
     def tables(self, node: yaml.Node) -> Mapping[str, TableRule]:
         rules: dict[str, TableRule] = {}

@@ -218,6 +218,13 @@ class Reading:
             return str(node.value).lower() in ("true", "yes", "on")
         raise self.error(start(node), f"{what}: true or false is expected")
 
+    def denies(self, node: yaml.Node, what: str, other: str) -> bool:
+        """Read ``deny``, or the word for its opposite."""
+        word = self.text(node, what)
+        if word not in (other, "deny"):
+            raise self.error(start(node), f"{what}: {other} or deny is expected")
+        return word == "deny"
+
     def whole(self, node: yaml.Node, what: str, minimum: int) -> int:
         """Read a whole number."""
         value = self.plain(node, _WHOLE)

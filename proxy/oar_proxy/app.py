@@ -6,7 +6,7 @@ import asyncio
 import gc
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,16 +15,11 @@ import psycopg
 import structlog
 from oar_adapters.interface import Adapter, OwnerError, OwnerSchema
 from oar_adapters.registry import open_adapter
-from oar_policies.model import Policy
-from oar_policies.parse import PolicyError, load_policies
 from psycopg_pool import PoolTimeout
 
-from oar_proxy import catalog as catalogs
 from oar_proxy import ledger as ledgers
-from oar_proxy import rowfilter
 from oar_proxy.asking import Asking
-from oar_proxy.catalog import Catalog, CatalogConflict, TableName
-from oar_proxy.decision import SentFilter
+from oar_proxy.catalog import Catalog
 from oar_proxy.draft import DraftStage
 from oar_proxy.drafters import Drafter
 from oar_proxy.drafters.model import ChatModel, Model, ModelDrafter
@@ -36,10 +31,12 @@ from oar_proxy.hub.address import HubAddress, HubError
 from oar_proxy.hub.defaults import set_defaults
 from oar_proxy.hub.planner import Planner
 from oar_proxy.hub.publication import publish
+from oar_proxy.inspection import configured_policies
 from oar_proxy.ledger import Ledger
 from oar_proxy.pipeline import Pipeline
 from oar_proxy.protocols.answering import ProtocolAnswers
 from oar_proxy.protocols.owners import OwnerQueries
+from oar_proxy.publishing import publication
 from oar_proxy.server import FrontDoor
 from oar_proxy.settings import ConfigurationError, DrafterSettings, LedgerSettings, Settings
 
@@ -122,7 +119,7 @@ async def open_application(
     its tables are published as soon as it can be.
     """
     report: Progress = on_event or (lambda _: None)
-    policies = _load_policies(settings)
+    policies = configured_policies(settings)
     model = _model(settings.drafter)
     drafter = _drafter(settings.drafter, model)
     async with AsyncExitStack() as stack:
@@ -217,7 +214,7 @@ class Refresher:
                     self._pipeline.publish(self._pipeline.catalog, await self._views())
                     continue
                 next_refresh = time.monotonic() + period
-                self._gate.replace_policies(_load_policies(self._settings))
+                self._gate.replace_policies(configured_policies(self._settings))
                 await self.refresh()
             except (ConfigurationError, HubError, psycopg.Error, PoolTimeout) as error:
                 log.error(
@@ -243,67 +240,28 @@ class Refresher:
         for name in sorted(held_back):
             # Its tables may have rows at the owner that was never read: half is no answer.
             log.warning("schema not published until all its owners were read", schema=name)
-        visible = {
-            owner: self._gate.visible(owner, self._known[owner])
+        owners = {
+            owner: (self._schema(owner), self._known[owner])
             for owner in self._adapters
             if self._schema(owner) not in held_back
         }
-        masks, unreadable = await self._read_rules(visible)
-        try:
-            catalog = catalogs.build(
-                [
-                    (owner, self._schema(owner), self._without(owner, schema, unreadable))
-                    for owner, schema in visible.items()
-                ],
-                masks,
+        published = await publication(owners, self._adapters, self._gate, self._planner)
+        for it in published.unpublished:
+            log.error(
+                "table not published: its policy cannot be read",
+                owner=it.owner,
+                table=it.table,
+                line=it.mark.line,
+                column=it.mark.column,
+                reason=it.reason,
             )
-        except CatalogConflict as conflict:
-            raise ConfigurationError(str(conflict)) from conflict
+        self._gate.replace_filters(published.filters)
+        catalog = published.catalog
         changed = await publish(self._admin, catalog)
         self._pipeline.publish(catalog, await self._views())
         if changed:
             log.info("catalog published", version=catalog.version, tables=len(catalog.tables))
         return changed
-
-    async def _read_rules(
-        self, visible: Mapping[str, OwnerSchema]
-    ) -> tuple[catalogs.Masks, set[TableName]]:
-        """Read row filters and masks; return the masks, and the tables that have unreadable ones.
-
-        The filters are put in force at once.
-        """
-        filters: dict[tuple[str, str], SentFilter] = {}
-        masks: dict[tuple[str, str], Mapping[str, str | None]] = {}
-        unreadable: set[TableName] = set()
-        for owner, schema in visible.items():
-            for table, rule in self._gate.rules(owner, schema):
-                masks[owner, table.name] = {n: mask.value for n, mask in rule.masks.items()}
-                try:
-                    await rowfilter.check_masks(masks[owner, table.name], table, self._planner)
-                    if rule.row_filter is not None:
-                        filters[owner, table.name] = await rowfilter.read_filter(
-                            rule.row_filter.condition, table, self._adapters[owner], self._planner
-                        )
-                except rowfilter.Unreadable as error:
-                    unreadable.add((self._schema(owner), table.name))
-                    mark = rule.mark if rule.row_filter is None else rule.row_filter.mark
-                    log.error(
-                        "table not published: its policy cannot be read",
-                        owner=owner,
-                        table=table.name,
-                        line=mark.line,
-                        column=mark.column,
-                        reason=str(error),
-                    )
-        self._gate.replace_filters(filters)
-        return masks, unreadable
-
-    def _without(
-        self, owner: str, schema: OwnerSchema, unreadable: Collection[TableName]
-    ) -> OwnerSchema:
-        """Leave tables out, which other owners may hold rows of as well."""
-        name = self._schema(owner)
-        return OwnerSchema(tuple(t for t in schema.tables if (name, t.name) not in unreadable))
 
     def _schema(self, owner: str) -> str:
         return self._settings.owners[owner].published_schema or owner
@@ -350,13 +308,6 @@ def _adapters(settings: Settings) -> dict[str, Adapter]:
         except ValueError as error:
             raise ConfigurationError(f"owners.{name}: {error}") from error
     return adapters
-
-
-def _load_policies(settings: Settings) -> dict[str, Policy]:
-    try:
-        return load_policies({name: owner.policy for name, owner in settings.owners.items()})
-    except PolicyError as error:
-        raise ConfigurationError(str(error)) from error
 
 
 def _model(settings: DrafterSettings) -> Model | None:

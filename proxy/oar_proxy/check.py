@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import psycopg
 import psycopg.conninfo
-from oar_adapters.interface import OwnerError, OwnerSchema
-from oar_adapters.registry import open_adapter
-from oar_policies.decide import unmatched
-from oar_policies.model import Policy, default_policy
-from oar_policies.parse import PolicyError, load_policy
+from oar_adapters.interface import OwnerSchema
+from oar_adapters.recorded import Recorded
+from oar_policies.lint import Finding
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -24,108 +21,69 @@ from oar_proxy.drafters.replay import InvalidRecording, ReplayDrafter
 from oar_proxy.gate import Gate
 from oar_proxy.hub.address import HubError
 from oar_proxy.hub.binaries import find_binaries
+from oar_proxy.inspection import TIMEOUT, Inspected, findings, inspect
 from oar_proxy.ledger import Ledger
-from oar_proxy.settings import OwnerSettings, Settings
-
-TIMEOUT: Final = 15.0
-"""Seconds an owner or a hub has to answer: whoever checks is waiting in front of a terminal."""
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerReport:
-    """One owner: what it publishes before and after its policy, or why that is not known."""
-
-    name: str
-    technology: str
-    schema: str
-    everything: OwnerSchema | None = None
-    visible: OwnerSchema | None = None
-    faults: tuple[str, ...] = ()
+from oar_proxy.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found. ``catalog`` is None when the owners do not agree about a table."""
+    """What was found. ``catalog`` is None when the owners do not agree about a table.
 
-    owners: tuple[OwnerReport, ...]
+    ``visible`` is what policies leave of the tables of each owner that could be read.
+    """
+
+    owners: tuple[Inspected, ...]
+    technologies: Mapping[str, str]
+    visible: Mapping[str, OwnerSchema]
+    findings: tuple[Finding, ...]
     catalog: Catalog | None
     faults: tuple[str, ...] = field(default=())
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.faults and not any(owner.faults for owner in self.owners)
+        """Whether nothing is wrong. Rules without an effect are told of, and are not wrong."""
+        return not (
+            self.faults
+            or any(owner.fault for owner in self.owners)
+            or any(finding.severity == "error" for finding in self.findings)
+        )
+
+    def recorded(self) -> dict[str, Recorded]:
+        """Everything that owners have, hidden or not, for a catalog file."""
+        return {owner.name: owner.recorded for owner in self.owners if owner.recorded}
 
 
 async def examine(settings: Settings) -> Report:
     """Look at everything the configuration names. Faults are reported, not raised."""
     async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(_owner(settings, name, owner))
-            for name, owner in settings.owners.items()
-        ]
+        inspecting = group.create_task(inspect(settings))
         hub = group.create_task(_hub(settings))
-    owners = tuple(task.result() for task in tasks)
+    owners = inspecting.result()
     faults = [*_own_files(settings), *hub.result()]
     if not owners:
         faults.append("owners: none is configured")
+    visible = dict(_visible(owners, settings))
     catalog = None
     try:
-        catalog = build(
-            [(owner.name, owner.schema, owner.visible) for owner in owners if owner.visible]
-        )
+        catalog = build([(o.name, o.schema, visible[o.name]) for o in owners if o.name in visible])
     except CatalogConflict as conflict:
         faults.append(str(conflict))
-    return Report(owners, catalog, tuple(faults))
+    technologies = {
+        name: owner.url.get_secret_value().partition(":")[0]
+        for name, owner in settings.owners.items()
+    }
+    found = tuple(findings(owners, settings))
+    return Report(owners, technologies, visible, found, catalog, tuple(faults))
 
 
-async def _owner(settings: Settings, name: str, owner: OwnerSettings) -> OwnerReport:
-    url = owner.url.get_secret_value()
-    technology = url.partition(":")[0]
-    schema = owner.published_schema or name
-    faults: list[str] = []
-    try:
-        policy = load_policy(owner.policy, name) if owner.policy else default_policy(name)
-    except PolicyError as error:
-        return OwnerReport(name, technology, schema, faults=(f"policy {error}",))
-    faults.extend(_unknown_receivers(policy, settings.owners))
-    everything = visible = None
-    try:
-        everything = await _published(url, owner.options)
-    except (OwnerError, ValueError) as error:
-        faults.append(str(error))
-    except TimeoutError:
-        faults.append(f"no answer within {TIMEOUT:.0f} seconds")
-    else:
-        names = {table.name: [c.name for c in table.columns] for table in everything.tables}
-        faults.extend(
-            f"policy {policy.source}:{miss.mark.line}:{miss.mark.column}: "
-            f"{miss.name} is not published by this owner"
-            for miss in unmatched(policy, names)
-        )
-        # Only the part of the gate that hides is used: with a ledger that is never opened, nothing
-        # could be put on it, so nothing could be asked.
-        ledger = Ledger("")
-        visible = Gate({name: policy}, ledger, settings.limits).visible(name, everything)
-    return OwnerReport(name, technology, schema, everything, visible, tuple(faults))
-
-
-async def _published(url: str, options: Mapping[str, str]) -> OwnerSchema:
-    adapter = open_adapter(url, options)
-    try:
-        async with asyncio.timeout(TIMEOUT):
-            return await adapter.schema()
-    finally:
-        await adapter.close()
-
-
-def _unknown_receivers(policy: Policy, owners: Mapping[str, object]) -> Iterator[str]:
-    for grant in (*policy.key_disclosure, *(policy.accept_keys or ())):
-        for other in sorted((grant.owners or frozenset()) - owners.keys()):
-            yield (
-                f"policy {policy.source}:{grant.mark.line}:{grant.mark.column}: "
-                f"no owner {other} is configured"
-            )
+def _visible(owners: Sequence[Inspected], settings: Settings) -> Iterator[tuple[str, OwnerSchema]]:
+    for owner in owners:
+        if owner.policy is not None and owner.recorded is not None:
+            # Only the part of the gate that hides is used: with a ledger that is never opened,
+            # nothing could be put on it, so nothing could be asked.
+            gate = Gate({owner.name: owner.policy}, Ledger(""), settings.limits)
+            yield owner.name, gate.visible(owner.name, owner.recorded.content)
 
 
 async def _hub(settings: Settings) -> list[str]:
@@ -168,21 +126,28 @@ def print_report(report: Report) -> None:
     """Print a line an owner, then the faults."""
     console = Console()
     table = RichTable("owner", "technology", "schema", "tables", "hidden", "state")
+    wrong = {finding.owner for finding in report.findings if finding.severity == "error"}
     for owner in report.owners:
-        everything, visible = owner.everything, owner.visible
+        visible = report.visible.get(owner.name)
+        everything = owner.recorded.content if owner.recorded else None
         known = everything is not None and visible is not None
         table.add_row(
             owner.name,
-            owner.technology,
+            report.technologies[owner.name],
             owner.schema,
             str(len(visible.tables)) if visible else "",
             f"{_hidden(everything, visible)} columns" if known else "",
-            "[red]fault[/red]" if owner.faults else "[green]ok[/green]",
+            "[red]fault[/red]" if owner.fault or owner.name in wrong else "[green]ok[/green]",
         )
     console.print(table)
     for owner in report.owners:
-        for fault in owner.faults:
-            console.print(f"[red]owner {owner.name}[/red]: {escape(fault)}", soft_wrap=True)
+        if owner.fault:
+            console.print(f"[red]owner {owner.name}[/red]: {escape(owner.fault)}", soft_wrap=True)
+        for finding in report.findings:
+            if finding.owner == owner.name:
+                colour = "red" if finding.severity == "error" else "yellow"
+                told = f"[{colour}]owner {owner.name}[/{colour}]: policy {escape(str(finding))}"
+                console.print(told, soft_wrap=True)
     for fault in report.faults:
         console.print(f"[red]fault[/red]: {escape(fault)}", soft_wrap=True)
 

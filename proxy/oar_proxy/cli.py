@@ -20,11 +20,15 @@ from oar_proxy.commandline import (
     OUT_OF_REACH,
     WRONG_INPUT,
     Config,
+    Format,
+    FormatOption,
     Refused,
     fail,
     on_hub,
+    print_json,
     run,
 )
+from oar_proxy.governance.command import policy
 
 app = typer.Typer(
     name="oar",
@@ -36,6 +40,7 @@ app = typer.Typer(
 user = typer.Typer(no_args_is_help=True, help="Manage who may connect.")
 app.add_typer(user, name="user")
 app.add_typer(audit, name="audit")
+app.add_typer(policy, name="policy")
 
 OptionalConfig = Annotated[
     Path | None,
@@ -143,16 +148,22 @@ def check(config: Config) -> None:
 
 
 @app.command()
-def catalog(config: Config) -> None:
-    """Print what the owners publish after their policies."""
+def catalog(config: Config, form: FormatOption = Format.text) -> None:
+    """Print what the owners publish after their policies; as JSON, all that they have."""
+    from oar_adapters import recorded
+
     from oar_proxy import check as checking
     from oar_proxy.settings import load
 
     report = run(checking.examine(load(config)))
-    if report.catalog is None or not report.sound:
+    unread = any(owner.fault for owner in report.owners)
+    if unread or (form is Format.text and not (report.catalog and report.sound)):
         checking.print_report(report)
         fail("the check found faults", None, FAULTS)
-    checking.print_catalog(report.catalog)
+    if form is Format.json:
+        print_json(recorded.write(report.recorded()))
+    elif report.catalog is not None:
+        checking.print_catalog(report.catalog)
 
 
 UserName = Annotated[str, typer.Argument(help="The user's name.")]

@@ -8,6 +8,8 @@ reached.
 from __future__ import annotations
 
 import asyncio
+import enum
+import json
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -29,6 +31,20 @@ Config = Annotated[
     Path,
     typer.Option("--config", "-c", envvar="OAR_CONFIG", help="The configuration file."),
 ]
+
+OptionalConfig = Annotated[
+    Path | None, typer.Option("--config", "-c", envvar="OAR_CONFIG", help="The configuration file.")
+]
+
+
+class Format(enum.StrEnum):
+    """How an answer is printed."""
+
+    text = "text"
+    json = "json"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="Text for people, or JSON.")]
 
 _Result = TypeVar("_Result")
 
@@ -92,3 +108,8 @@ def fail(message: str, hint: str | None, status: int) -> NoReturn:
     if hint:
         typer.echo(f"hint: {hint}", err=True)
     sys.exit(status)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))

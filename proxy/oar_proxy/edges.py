@@ -228,11 +228,10 @@ class Edges:
                     yield gate_edge, verdict
 
     def _key_type(self, edge: planreading.KeyEdge) -> str:
-        types = {
-            base_type(_column_type(self.occurrences[o.occurrence].table, o.column) or "")
+        return key_type(
+            _column_type(self.occurrences[o.occurrence].table, o.column) or ""
             for o in (*edge.sources, edge.target)
-        }
-        return _widest(types)
+        )
 
     def _gate_edge(self, edge: planreading.KeyEdge, holder: Holder) -> KeyEdge:
         origins = tuple(
@@ -259,8 +258,9 @@ def _column_type(table: PublishedTable, column: str) -> str | None:
 _INTEGERS: Final = ("smallint", "integer", "bigint")
 
 
-def _widest(types: set[str]) -> str:
-    """The type keys are compared in (R41): the widest integer; text for varchar."""
+def key_type(columns: Iterable[str]) -> str:
+    """Return the type keys of such columns are compared in (R41): the widest integer; text."""
+    types = {base_type(type_) for type_ in columns}
     if types <= set(_INTEGERS):
         return max(types, key=_INTEGERS.index)
     if types <= {"text", "character varying"}:

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oar_adapters.interface import Adapter, KeyFilter, Scan
+from oar_adapters.interface import Adapter
 
 from oar_proxy.decision import KeyEdge
-from oar_proxy.edges import UsedEdge
 from oar_proxy.errors import FeatureNotSupported
 from oar_proxy.hub import planreading
 from oar_proxy.order import Alternative
-from oar_proxy.plan import LocalSemiJoin, Plan, Step, bound_scan, key_filter
+from oar_proxy.plan import LocalSemiJoin, Plan, Step, keyless_scan
 from oar_proxy.rows import StepReport
 from oar_proxy.sql.tree import ast, option_word
 
@@ -108,7 +107,7 @@ def _step(
     described: dict[str, Any] = {
         "Owner": step.owner,
         "Reads": _reads(plan, step),
-        "SQL": report.sql if report else adapters[step.owner].render(_with_keys(step)),
+        "SQL": report.sql if report else adapters[step.owner].render(keyless_scan(step)),
         "Estimated Rows": round(step.estimate),
     }
     if step.rules:
@@ -172,13 +171,6 @@ def _reads(plan: Plan, step: Step) -> str:
 def _row(columns: Sequence[str]) -> str:
     """Write columns; those that are compared at once stand in brackets."""
     return columns[0] if len(columns) == 1 else f"({', '.join(columns)})"
-
-
-def _with_keys(step: Step) -> Scan:
-    def bind(used: UsedEdge) -> list[KeyFilter]:
-        return [key_filter(used.columns, [()] * len(used.columns), bytes(32))]
-
-    return bound_scan(step, bind)
 
 
 def _add_report(described: dict[str, Any], report: StepReport | None) -> None:

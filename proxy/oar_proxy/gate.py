@@ -10,9 +10,9 @@ way holds for its next wave.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from types import MappingProxyType
 from typing import Final
 
@@ -77,17 +77,31 @@ class Step:
     edges: tuple[BoundEdge, ...] = ()
 
 
+def utc_today() -> date:
+    """Return the day it is in UTC."""
+    return datetime.now(UTC).date()
+
+
 class Gate:
     """Decides, records and seals. Holds one policy for each owner, replaced as a whole.
 
-    ``version`` is another number for other policies, under which verdicts may be others.
+    ``version`` is another number for other policies, under which verdicts may be others. ``today``
+    tells the day in UTC.
     """
 
-    def __init__(self, policies: Mapping[str, Policy], ledger: Ledger, limits: Limits) -> None:
+    def __init__(
+        self,
+        policies: Mapping[str, Policy],
+        ledger: Ledger,
+        limits: Limits,
+        *,
+        today: Callable[[], date] = utc_today,
+    ) -> None:
         self._policies: Mapping[str, Policy] = MappingProxyType(dict(policies))
         self._ledger = ledger
         self._limits = limits
         self._filters: Mapping[tuple[str, str], SentFilter] = MappingProxyType({})
+        self._today = today
         self.version = 0
 
     def replace_policies(self, policies: Mapping[str, Policy]) -> None:
@@ -103,8 +117,7 @@ class Gate:
 
     def decisions(self, subject: Subject) -> Decisions:
         """Return what the policies in force now say to a subject today."""
-        today = datetime.now(UTC).date()
-        return Decisions(self._policies, self._limits, subject, today, self._filters)
+        return Decisions(self._policies, self._limits, subject, self._today(), self._filters)
 
     def distinguishes(self, decisions: Decisions) -> object:
         """Return what of subject and day may make decisions others than these, to compare."""
@@ -166,6 +179,15 @@ class Gate:
         ask.sent.update(step.owner for step in steps)
         numbers = await self._ledger.record(ask, entries, finished)
         return [Authorized(step.query, number) for step, number in zip(steps, numbers, strict=True)]
+
+    def review(self, ask: Ask, steps: Sequence[Step]) -> list[StepEntry]:
+        """Decide about a wave as `authorize` does, writing nothing: so nothing of it can leave.
+
+        Returns what would be written, without digests. Raises as `authorize`.
+        """
+        decisions = self.decisions(ask.subject)
+        _require_few_enough(decisions, ask, steps)
+        return [_entry(decisions, step, {}) for step in steps]
 
     def _policy(self, owner: str) -> Policy:
         # Never a default here: an owner whose policy was lost on the way would lie open.

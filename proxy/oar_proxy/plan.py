@@ -114,6 +114,15 @@ def bound_scan(
     )
 
 
+def keyless_scan(step: Step) -> Scan:
+    """Return a step's query before any key is known: each edge is in its place, with no key."""
+
+    def bind(used: UsedEdge) -> list[KeyFilter]:
+        return [key_filter(used.columns, [()] * len(used.columns), bytes(32))]
+
+    return bound_scan(step, bind)
+
+
 def key_filter(
     columns: Sequence[UsedEdge], keys: Sequence[tuple[bytes, ...]], secret: bytes
 ) -> KeyFilter:

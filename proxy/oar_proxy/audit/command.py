@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 import uuid
 from datetime import UTC, datetime
@@ -11,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oar_proxy.commandline import FAULTS, Config, at_hub, fail, on_hub
+from oar_proxy.commandline import (
+    FAULTS,
+    Config,
+    Format,
+    FormatOption,
+    OptionalConfig,
+    at_hub,
+    fail,
+    on_hub,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from oar_proxy.chain import Entry, Report
@@ -20,17 +29,6 @@ if TYPE_CHECKING:
 audit = typer.Typer(no_args_is_help=True, help="Verify, read, export and prune the ledger.")
 
 
-class Format(enum.StrEnum):
-    """How an answer is printed."""
-
-    text = "text"
-    json = "json"
-
-
-FormatOption = Annotated[Format, typer.Option("--format", help="Text for people, or JSON.")]
-OptionalConfig = Annotated[
-    Path | None, typer.Option("--config", "-c", envvar="OAR_CONFIG", help="The configuration file.")
-]
 Since = Annotated[datetime | None, typer.Option("--since", help="From this time on, UTC.")]
 Until = Annotated[datetime | None, typer.Option("--until", help="Before this time, UTC.")]
 
@@ -171,11 +169,6 @@ def prune(
         return
     done = "would be deleted" if dry_run else "deleted"
     typer.echo(f"{pruned.entries} entries of {pruned.writers} writers {done}")
-
-
-def print_json(value: Any) -> None:
-    """Print a value as JSON."""
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def _print_entry(entry: Entry, form: Format) -> None:

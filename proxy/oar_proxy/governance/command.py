@@ -1,0 +1,88 @@
+"""``oar policy``: the commands. Their work is in the modules beside this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oar_proxy.commandline import (
+    FAULTS,
+    Config,
+    Format,
+    FormatOption,
+    OptionalConfig,
+    fail,
+    print_json,
+    run,
+)
+
+policy = typer.Typer(no_args_is_help=True, help="Check, test, explain and compare policies.")
+
+Catalog = Annotated[
+    Path | None,
+    typer.Option(
+        "--catalog", help="Ask no owner: what oar catalog --format json printed has their tables."
+    ),
+]
+
+
+@policy.command("schema")
+def schema(form: FormatOption = Format.json) -> None:
+    """Print the JSON Schema of a policy file, for editors."""
+    from oar_policies import schema as schemas
+
+    described = schemas.schema()
+    if form is Format.json:
+        print_json(described)
+        return
+    for line in schemas.outline(described):
+        typer.echo(line)
+
+
+@policy.command("lint")
+def lint(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Policy files, each named after its owner.")
+    ] = None,
+    config: OptionalConfig = None,
+    catalog: Catalog = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail for warnings, too.")] = False,
+    form: FormatOption = Format.text,
+) -> None:
+    """Find rules that name nothing, contradict others or can have no effect."""
+    from oar_proxy.governance import linting
+
+    if not files and config is None:
+        raise typer.BadParameter("files or --config are needed", param_hint="FILES")
+    linted = run(linting.lint(files or [], config, catalog))
+    if form is Format.json:
+        print_json(linted.document())
+    else:
+        for finding in linted.findings:
+            typer.echo(str(finding))
+        for owner, reason in linted.unread.items():
+            typer.echo(f"owner {owner}: not compared with its tables: {reason}", err=True)
+    failing = [f for f in linted.findings if strict or f.severity == "error"]
+    if failing:
+        fail(f"{len(failing)} findings", None, FAULTS)
+
+
+@policy.command("test")
+def run_tests(config: Config, catalog: Catalog = None, form: FormatOption = Format.text) -> None:
+    """Run the tests that the policy files hold; no owner is asked for a row."""
+    from oar_proxy.governance import testing
+
+    results = run(testing.run_tests(config, catalog))
+    failed = sum(not result.passed for result in results)
+    if form is Format.json:
+        print_json([result.document() for result in results])
+    else:
+        for result in results:
+            typer.echo(str(result))
+        typer.echo(f"{len(results) - failed} passed, {failed} failed")
+    if failed:
+        fail(f"{failed} of {len(results)} tests failed", None, FAULTS)
+    if not results:
+        fail("no policy file has a test", "docs/governance.md says how to write one", FAULTS)

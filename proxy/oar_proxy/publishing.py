@@ -1,0 +1,80 @@
+"""What is published of what owners have: their policies hide, filter and mask it.
+
+A proxy and the tools that plan without one publish the same, from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from oar_adapters.interface import Adapter, OwnerSchema
+from oar_policies.model import Mark
+
+from oar_proxy import rowfilter
+from oar_proxy.catalog import Catalog, CatalogConflict, TableName, build
+from oar_proxy.decision import SentFilter
+from oar_proxy.gate import Gate
+from oar_proxy.hub.planner import Planner
+from oar_proxy.settings import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Unpublished:
+    """A table that is not published, since its policy's SQL, at a place, cannot be read."""
+
+    owner: str
+    table: str
+    mark: Mark
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A catalog, and the row filters by owner and table that go with it."""
+
+    catalog: Catalog
+    filters: Mapping[tuple[str, str], SentFilter]
+    unpublished: Sequence[Unpublished]
+
+
+async def publication(
+    owners: Mapping[str, tuple[str, OwnerSchema]],
+    adapters: Mapping[str, Adapter],
+    gate: Gate,
+    planner: Planner,
+) -> Publication:
+    """Make the catalog of ``owners``: under which schema each publishes, and all that it has.
+
+    The policies are those of ``gate``, whose row filters are the caller's to replace. Raises
+    ``ConfigurationError`` where owners do not agree about a table.
+    """
+    visible = {owner: gate.visible(owner, content) for owner, (_, content) in owners.items()}
+    filters: dict[tuple[str, str], SentFilter] = {}
+    masks: dict[tuple[str, str], Mapping[str, str | None]] = {}
+    unpublished: list[Unpublished] = []
+    for owner, schema in visible.items():
+        for table, rule in gate.rules(owner, schema):
+            masks[owner, table.name] = {n: mask.value for n, mask in rule.masks.items()}
+            try:
+                await rowfilter.check_masks(masks[owner, table.name], table, planner)
+                if rule.row_filter is not None:
+                    filters[owner, table.name] = await rowfilter.read_filter(
+                        rule.row_filter.condition, table, adapters[owner], planner
+                    )
+            except rowfilter.Unreadable as error:
+                mark = rule.mark if rule.row_filter is None else rule.row_filter.mark
+                unpublished.append(Unpublished(owner, table.name, mark, str(error)))
+    # Other owners may hold rows of such a table as well: half of it is none.
+    hidden: set[TableName] = {(owners[it.owner][0], it.table) for it in unpublished}
+    parts = [
+        (owner, schema, tuple(t for t in visible[owner].tables if (schema, t.name) not in hidden))
+        for owner, (schema, _) in owners.items()
+    ]
+    try:
+        catalog = build(
+            [(owner, name, OwnerSchema(tables)) for owner, name, tables in parts], masks
+        )
+    except CatalogConflict as conflict:
+        raise ConfigurationError(str(conflict)) from conflict
+    return Publication(catalog, filters, unpublished)

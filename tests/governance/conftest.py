@@ -1,0 +1,66 @@
+"""A small market in files: owners, a configuration, and the commands run beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sqlite3
+import sys
+
+import pytest
+from oar_proxy.cli import main
+
+LOGISTICS = "CREATE TABLE deliveries (order_id INTEGER PRIMARY KEY, city TEXT, phone TEXT)"
+MARKETING = "CREATE TABLE promos (order_id INTEGER, code TEXT)"
+
+
+class Market:
+    """Two owners in SQLite: ``logistics`` and ``marketing``."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        for owner, table in (("logistics", LOGISTICS), ("marketing", MARKETING)):
+            connection = sqlite3.connect(directory / f"{owner}.db")
+            connection.execute(table)
+            connection.commit()
+            connection.close()
+            self.write(owner, "version: 1\n")
+        owners = {
+            owner: {"url": f"sqlite:///{directory}/{owner}.db", "policy": f"{owner}.yaml"}
+            for owner in ("logistics", "marketing")
+        }
+        # JSON is YAML.
+        (directory / "oar.yaml").write_text(json.dumps({"owners": owners}))
+
+    def write(self, owner, policy):
+        (self.directory / f"{owner}.yaml").write_text(policy)
+
+    def run(self, *arguments, status=0):
+        """Run ``oar`` in this process, in the directory; returns what it printed.
+
+        ``status`` None: any will do.
+        """
+        printed, said = io.StringIO(), io.StringIO()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.chdir(self.directory),
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(said),
+        ):
+            patch.delenv("OAR_CONFIG", raising=False)
+            patch.setattr(sys, "argv", ["oar", *map(str, arguments)])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        self.said = said.getvalue()
+        self.status = ended.value.code or 0
+        assert status in (None, self.status), printed.getvalue() + self.said
+        return printed.getvalue()
+
+    def json(self, *arguments, status=0):
+        return json.loads(self.run(*arguments, "--format", "json", status=status))
+
+
+@pytest.fixture
+def market(tmp_path):
+    return Market(tmp_path)

@@ -1,0 +1,110 @@
+"""``oar policy schema`` and ``lint``, ``oar catalog --format json``."""
+
+import json
+
+import jsonschema
+import pytest
+import yaml
+from oar_adapters import recorded
+
+CONFIG = ("--config", "oar.yaml")
+
+
+def test_the_schema_judges_a_file(market):
+    schema = json.loads(market.run("policy", "schema"))
+    judge = jsonschema.Draft202012Validator(schema)
+    assert judge.is_valid(yaml.safe_load((market.directory / "logistics.yaml").read_text()))
+    assert not judge.is_valid({"version": 1, "table": {}})
+
+
+def test_the_schema_as_an_outline(market):
+    lines = market.run("policy", "schema", "--format", "text").splitlines()
+    assert "key_disclosure[].column: table.column, table.* or *." in lines
+
+
+def test_a_configuration_without_fault(market):
+    assert market.json("policy", "lint", *CONFIG) == {"findings": [], "not_compared": {}}
+
+
+def test_findings_have_place_code_and_severity(market):
+    market.write("logistics", "version: 1\ntables: {delivery: {deny: true}}\n")
+    market.write("marketing", "version: 2\n")
+    found = market.json("policy", "lint", *CONFIG, status=1)["findings"]
+    assert [(f["file"].rpartition("/")[2], f["line"], f["column"], f["code"]) for f in found] == [
+        ("marketing.yaml", 1, 10, "invalid"),
+        ("logistics.yaml", 2, 10, "unknown-table"),
+    ]
+    text = market.run("policy", "lint", *CONFIG, status=1)
+    assert (
+        "logistics.yaml:2:10: error: delivery is not published by this owner [unknown-table]"
+        in text
+    )
+    assert market.said == "oar: 2 findings\n"
+
+
+def test_warnings_fail_when_asked_to(market):
+    grant = "version: 1\nkey_disclosure: [{column: deliveries.order_id, to: [marketing], expires: 2020-01-01}]\n"
+    market.write("logistics", grant)
+    assert "[expired-grant]" in market.run("policy", "lint", *CONFIG)
+    assert "[expired-grant]" in market.run("policy", "lint", *CONFIG, "--strict", status=1)
+
+
+def test_files_alone_are_held_against_each_other(market):
+    market.write(
+        "logistics", "version: 1\nkey_disclosure: [{column: deliveries.no, to: [marketing]}]\n"
+    )
+    market.write("marketing", "version: 1\naccept_keys: []\n")
+    files = ("logistics.yaml", "marketing.yaml")
+    assert "[one-sided-grant]" in market.run("policy", "lint", *files)
+    (market.directory / "catalog.json").write_text(
+        market.run("catalog", *CONFIG, "--format", "json")
+    )
+    found = market.json("policy", "lint", *files, "--catalog", "catalog.json", status=1)["findings"]
+    assert [f["code"] for f in found] == ["unknown-column"]
+
+
+def test_an_owner_out_of_reach_is_told_of(market):
+    (market.directory / "marketing.db").unlink()
+    told = market.json("policy", "lint", *CONFIG)
+    assert told["findings"] == []
+    assert list(told["not_compared"]) == ["marketing"]
+
+
+def test_a_catalog_file_says_all_that_owners_have(market):
+    market.write("logistics", "version: 1\ntables: {deliveries: {deny_columns: [phone]}}\n")
+    text = market.run("catalog", *CONFIG, "--format", "json")
+    owners = recorded.read(text)
+    assert [column.name for column in owners["logistics"].tables[0].columns] == [
+        "order_id",
+        "city",
+        "phone",
+    ]
+    assert recorded.write(owners) == json.loads(text)
+    assert "phone" not in market.run("catalog", *CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file or directory"),
+        ("{", "invalid json"),
+        ('{"version": 2, "owners": {}}', "version: only 1 is known"),
+        ('{"version": 1, "owners": {"a": {}}}', "owners.a.schema: field required"),
+    ],
+)
+def test_a_catalog_file_that_is_none(market, content, message):
+    if content is not None:
+        (market.directory / "catalog.json").write_text(content)
+    market.run("policy", "lint", *CONFIG, "--catalog", "catalog.json", status=2)
+    assert market.said.startswith("oar: catalog file catalog.json: ")
+    assert message in market.said
+
+
+def test_neither_files_nor_configuration(market):
+    market.run("policy", "lint", status=2)
+    market.run("policy", "lint", "a/logistics.yaml", "b/logistics.yaml", status=1)
+
+
+def test_two_files_of_one_owner(market):
+    market.run("policy", "lint", "logistics.yaml", "./logistics.yaml", status=2)
+    assert "two files are of owner logistics" in market.said
