@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,8 @@ class LedgerFile:
         ledger.
         """
         self._path = path
+        # A caller that gave up waiting for the disk leaves its thread at work.
+        self._turn = threading.Lock()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._lock()
@@ -50,8 +53,18 @@ class LedgerFile:
     """The last entry in the file."""
 
     def append(self, entries: Iterable[Entry]) -> None:
-        """Write entries and wait for the disk. Raises ``OSError``: then none of them counts."""
-        entries = list(entries)
+        """Write entries and wait for the disk. Raises ``OSError``: then none of them counts.
+
+        Those of the last entry's writer that are in the file already are left out.
+        """
+        with self._turn:
+            self._append([entry for entry in entries if not self._has(entry)])
+
+    def _has(self, entry: Entry) -> bool:
+        last = self.last
+        return last is not None and last.writer == entry.writer and entry.number <= last.number
+
+    def _append(self, entries: Sequence[Entry]) -> None:
         if not entries:
             return
         data = "".join(entry.line() + "\n" for entry in entries).encode()
@@ -67,7 +80,8 @@ class LedgerFile:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._fd)
+        with self._turn:
+            os.close(self._fd)
 
     def _lock(self) -> None:
         try:

@@ -16,10 +16,11 @@ from pathlib import Path
 import psycopg
 import pytest
 from oar_proxy import ledger, writer
-from oar_proxy.chain import Entry, canonical, linked
+from oar_proxy.chain import Chain, Entry, canonical, linked
 from oar_proxy.cli import main
 from oar_proxy.hub.bootstrap import bootstrap, create_database
 from oar_proxy.ledger import Ask, Disclosure, Ledger, StepEntry, StepOutcome, digest
+from oar_proxy.ledgerfile import LedgerFile
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -337,6 +338,18 @@ def test_a_file_is_completed_after_a_crash(book, copied):
         whole = copied.read_text()
 
 
+def test_an_entry_is_in_a_file_once_however_often_it_is_written(tmp_path):
+    chain = Chain(uuid.uuid4())
+    first, second, third = (chain.append("step", "2026-01-01T00:00:00+00:00", {}) for _ in range(3))
+    file = LedgerFile(tmp_path / "ledger.jsonl")
+    file.append([first, second])
+    file.append([first, second, third])
+    file.append([])
+    file.close()
+    lines = (tmp_path / "ledger.jsonl").read_text().splitlines()
+    assert [Entry.of_line(line) for line in lines] == [first, second, third]
+
+
 def test_a_file_of_another_ledger_is_refused(book, copied, hub):
     lines = copied.read_text().splitlines()
     copied.write_text("\n".join([*lines, lines[-1].replace('"hash":"', '"hash":"00')]) + "\n")
@@ -553,6 +566,20 @@ def test_a_proxy_goes_on_after_its_entries_were_pruned(book):
 
     asyncio.run(work())
     assert book.verify()["faults"] == []
+
+
+def test_the_commands_of_the_governance_page_work(book):
+    page = (Path(__file__).parents[2] / "docs" / "governance.md").read_text(encoding="utf-8")
+    block = next(b for b in page.split("```sh\n")[1:] if "oar audit" in b).partition("```")[0]
+    lines = [line for line in block.splitlines() if not line.startswith("#")]
+    assert {line.split()[2] for line in lines} == {"verify", "tail", "show", "export", "prune"}
+    ask = json.loads(book.first("ask").body)["ask"]
+    for line in lines:
+        command, _, target = line.replace(str(uuid.UUID(int=0)), ask).partition(" > ")
+        printed = book.run(*command.split()[2:])
+        assert printed
+        if target:
+            (book.directory / target).write_text(printed)
 
 
 def test_the_options_of_verify_are_checked(book):
