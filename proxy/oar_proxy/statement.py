@@ -23,7 +23,7 @@ from oar_proxy.errors import (
 from oar_proxy.federation import HubReader
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.sql.parse import Call, Parsed, Relation, parse
-from oar_proxy.sql.text import Edit, quote_identifier, quote_literal, splice
+from oar_proxy.sql.text import Edit, SyntaxFault, quote_identifier, quote_literal, splice
 from oar_proxy.sql.tree import grouped_selects, range_names, repeated_relations
 
 MAX_VIEW_DEPTH: Final = 16
@@ -139,9 +139,24 @@ async def recognise(
     drafts: list[Draft] = []
     if any(call.name == "oar_ask" for call in parsed.calls):
         parsed, drafts = await _draft_questions(parsed, await link.state(), draft)
-    parsed, state, resolved = await _for_guards(parsed, link, catalog)
-    guard_sql = parsed.text
-    parsed, state, resolved = await _expand_views(parsed, state, resolved, link, catalog)
+    guarded = await _for_guards(parsed, link, catalog)
+    try:
+        return await _sorted_out(written, guarded, link, catalog, tuple(drafts))
+    except SyntaxFault:
+        # A query cannot stand where the name of a view or of a masked table does (TABLESAMPLE): the
+        # hub says what it makes of that, and its guards stand behind it.
+        return Recognised(guarded[0].text, None) if drafts else None
+
+
+async def _sorted_out(
+    written: Parsed,
+    guarded: tuple[Parsed, SessionState, _Resolved],
+    link: HubReader,
+    catalog: Catalog,
+    drafts: tuple[Draft, ...],
+) -> Recognised | None:
+    guard_sql = guarded[0].text
+    parsed, state, resolved = await _expand_views(*guarded, link, catalog)
     occurrences, others = _sort_relations(parsed, *_meant(parsed, resolved, catalog))
     later = tuple(call for call in parsed.calls if call.name != "oar_ask")
     targets = [resolved.get((t.schema, t.name)) for t in parsed.targets]
@@ -165,7 +180,7 @@ async def recognise(
         later = tuple(call for call in parsed.calls if call.name != "oar_ask")
     return Recognised(
         guard_sql,
-        FederatedStatement(parsed, state, catalog, occurrences, others, later, link, tuple(drafts)),
+        FederatedStatement(parsed, state, catalog, occurrences, others, later, link, drafts),
     )
 
 
