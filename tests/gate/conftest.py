@@ -69,3 +69,13 @@ def hub() -> Iterator[Hub]:
     finally:
         server.stop()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def own_hub(hub: Hub) -> Iterator[Hub]:
+    """A database of the test's own on that server, with the ledger installed."""
+    name = f"oar_{uuid.uuid4().hex[:12]}"
+    conninfo = make_conninfo(hub.conninfo, dbname=name)
+    asyncio.run(_prepare(conninfo, name))
+    yield Hub(hub.server, hub.directory, conninfo)
+    hub.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -570,8 +571,8 @@ def test_a_proxy_goes_on_after_its_entries_were_pruned(book):
 
 def test_the_commands_of_the_governance_page_work(book):
     page = (Path(__file__).parents[2] / "docs" / "governance.md").read_text(encoding="utf-8")
-    block = next(b for b in page.split("```sh\n")[1:] if "oar audit" in b).partition("```")[0]
-    lines = [line for line in block.splitlines() if not line.startswith("#")]
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in "".join(blocks).splitlines() if line.startswith("oar audit")]
     assert {line.split()[2] for line in lines} == {"verify", "tail", "show", "export", "prune"}
     ask = json.loads(book.first("ask").body)["ask"]
     for line in lines:

@@ -176,7 +176,7 @@ def test_a_fault_of_one_statement_leaves_the_ledger_to_the_others(hub):
     assert verify(hub).faults == []
 
 
-# --- last: these leave a ledger that is not sound --------------------------------------------------
+# --- a hub that does not have what it had ----------------------------------------------------------
 
 
 def tamper(hub, statement: str, *parameters: object) -> None:
@@ -202,15 +202,15 @@ def tamper(hub, statement: str, *parameters: object) -> None:
     ],
     ids=["lost", "changed", "another's"],
 )
-def test_a_proxy_whose_chain_is_not_as_it_wrote_it_begins_another(hub, change, kind):
+def test_a_proxy_whose_chain_is_not_as_it_wrote_it_begins_another(own_hub, change, kind):
     """As after a hub was restored from an older state; and the loss stays to be seen."""
 
     async def work():
-        async with Ledger(hub.conninfo) as book:
+        async with Ledger(own_hub.conninfo) as book:
             former = await answer(book)
-            tamper(hub, change, former.id)
+            tamper(own_hub, change, former.id)
             under_way = ask()
-            hub.execute(
+            own_hub.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE application_name LIKE 'oar ledger%'"
             )
@@ -220,6 +220,6 @@ def test_a_proxy_whose_chain_is_not_as_it_wrote_it_begins_another(hub, change, k
 
     former, after = asyncio.run(work())
     writers = "SELECT DISTINCT writer FROM oar_internal.entries WHERE ask = %s"
-    ((writer_after,),) = hub.execute(writers, after.id)
-    assert (writer_after,) not in hub.execute(writers, former.id)
-    assert kind in {fault.kind for fault in verify(hub).faults}
+    ((writer_after,),) = own_hub.execute(writers, after.id)
+    assert (writer_after,) not in own_hub.execute(writers, former.id)
+    assert kind in {fault.kind for fault in verify(own_hub).faults}
