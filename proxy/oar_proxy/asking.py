@@ -105,8 +105,14 @@ class Asking:
     """Statements with questions for a protocol. One for the proxy; it remembers nothing."""
 
     def __init__(
-        self, answering: Answering, limits: Limits, defaults: QuestionSettings | None = None
+        self,
+        answering: Answering,
+        limits: Limits,
+        defaults: QuestionSettings | None = None,
+        is_verified: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        """``is_verified`` tells which questions need no model, and so none of this."""
+        self._is_verified = is_verified
         self._answering = answering
         self._limits = limits
         self._defaults = defaults or QuestionSettings()
@@ -132,7 +138,7 @@ class Asking:
             return None
         state = await link.state()
         protocol = self.protocol(state)
-        if protocol == COMPILED:
+        if protocol == COMPILED or self._all_verified([call.argument for call in calls]):
             return None
         _refuse_what_is_kept(parsed)
         for call in parsed.calls:
@@ -168,10 +174,11 @@ class Asking:
         statement: AskingStatement,
         link: HubLink,
         arguments: Mapping[int, str | None],
-    ) -> Execution:
+    ) -> Execution | None:
         """Answer the questions, or give the answers held; return what the hub executes.
 
-        ``arguments`` are the client's parameters. Raises ``OarError`` and ``HubRejected``.
+        ``arguments`` are the client's parameters; None where they turn out to be questions with
+        verified answers. Raises ``OarError`` and ``HubRejected``.
         """
         state = await link.state()
         if self.protocol(state) != statement.protocol:
@@ -179,6 +186,8 @@ class Asking:
         parsed = statement.parsed
         calls = _questions(parsed)
         asked = [_question(call, arguments) for call in calls]
+        if self._all_verified(asked):
+            return None
         if statement.explained is not None:
             documents = await self._explained(
                 statement, asked, link, state, analyze=statement.explained.analyze
@@ -205,7 +214,7 @@ class Asking:
             return None
         state = await link.state()
         protocol = self.protocol(state)
-        if protocol == COMPILED:
+        if protocol == COMPILED or self._all_verified([c.argument for c in _questions(parsed)]):
             return None
         for call in parsed.calls:
             _refuse_misplaced(call, protocol)
@@ -213,6 +222,19 @@ class Asking:
         asked = [_question(call, {}) for call in _questions(parsed)]
         statement = AskingStatement(parsed, catalog, protocol, None)
         return _lines(await self._explained(statement, asked, link, state, analyze=False))
+
+    def _all_verified(self, questions: Sequence[str | None]) -> bool:
+        """Tell whether people have answered all questions of a statement; some alone is refused.
+
+        A question that is not known yet (None) counts as one that nobody has answered.
+        """
+        verified = [question is not None and self._is_verified(question) for question in questions]
+        if any(verified) and not all(verified):
+            raise FeatureNotSupported(
+                "a verified answer and one by another protocol cannot stand in one statement",
+                hint="ask them in statements of their own, or SET oar.protocol = 'compiled'",
+            )
+        return all(verified)
 
     # --- asking ---------------------------------------------------------------------------------
 

@@ -24,6 +24,8 @@ from oar_proxy.hub.binaries import find_binaries
 from oar_proxy.inspection import TIMEOUT, Inspected, findings, inspect
 from oar_proxy.ledger import Ledger
 from oar_proxy.settings import Settings
+from oar_proxy.verified.answers import load_answers
+from oar_proxy.verified.entry import EntryError
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,10 @@ def _own_files(settings: Settings) -> Iterator[str]:
             yield f"drafter.file: {error}"
         except OSError as error:
             yield f"drafter.file: {error.strerror}"
+    try:
+        load_answers(settings.verified)
+    except EntryError as error:
+        yield f"verified answer {error}"
 
 
 def print_report(report: Report) -> None:

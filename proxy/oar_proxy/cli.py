@@ -20,6 +20,7 @@ from oar_proxy.commandline import (
     OUT_OF_REACH,
     WRONG_INPUT,
     Config,
+    Dsn,
     Format,
     FormatOption,
     Refused,
@@ -29,6 +30,7 @@ from oar_proxy.commandline import (
     run,
 )
 from oar_proxy.governance.command import policy
+from oar_proxy.verify.command import verify
 
 app = typer.Typer(
     name="oar",
@@ -41,20 +43,12 @@ user = typer.Typer(no_args_is_help=True, help="Manage who may connect.")
 app.add_typer(user, name="user")
 app.add_typer(audit, name="audit")
 app.add_typer(policy, name="policy")
+app.add_typer(verify, name="verify")
 
 OptionalConfig = Annotated[
     Path | None,
     typer.Option(
         "--config", "-c", envvar="OAR_CONFIG", help="Take host, port and database from this file."
-    ),
-]
-Dsn = Annotated[
-    str | None,
-    typer.Option(
-        "--dsn",
-        envvar="OAR_DSN",
-        help="Where the proxy is, as libpq reads it: postgresql://user@host:6432/oar. "
-        "PGUSER, PGPASSWORD and ~/.pgpass work too.",
     ),
 ]
 

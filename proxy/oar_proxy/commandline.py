@@ -46,6 +46,16 @@ class Format(enum.StrEnum):
 
 FormatOption = Annotated[Format, typer.Option("--format", help="Text for people, or JSON.")]
 
+Dsn = Annotated[
+    str | None,
+    typer.Option(
+        "--dsn",
+        envvar="OAR_DSN",
+        help="Where the proxy is, as libpq reads it: postgresql://user@host:6432/oar. "
+        "PGUSER, PGPASSWORD and ~/.pgpass work too.",
+    ),
+]
+
 _Result = TypeVar("_Result")
 
 

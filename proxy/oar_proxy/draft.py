@@ -1,7 +1,8 @@
 """The draft stage: a question becomes SQL over the catalog the principal may see.
 
-The cache comes first, then the drafter, then the hub's check, then up to ``repairs`` more
-attempts that see the hub's message and nothing else.
+A verified answer comes first: what people have reviewed, nobody drafts again. Then the cache, then
+the drafter, then the hub's check, then up to ``repairs`` more attempts that see the hub's message
+and nothing else.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,10 +20,11 @@ from sqlglot.errors import SqlglotError
 
 from oar_proxy.catalog import Catalog
 from oar_proxy.drafters import Draft, Drafter, Failure
-from oar_proxy.errors import NoValidDraft
+from oar_proxy.errors import InvalidTextRepresentation, NoValidDraft, VerifiedAnswerOutdated
 from oar_proxy.prompt import PROMPT_VERSION
 from oar_proxy.question import Question
 from oar_proxy.settings import DrafterSettings
+from oar_proxy.verified.answers import Match, VerifiedAnswers
 
 __all__ = ["Check", "Draft", "DraftStage", "Drafter", "Failure", "Question"]
 
@@ -47,20 +49,54 @@ class DraftStage:
         self._repairs: Final = settings.repairs
         self._cache = _Cache(settings.cache_entries)
         self._flights: dict[_FlightKey, _Flight] = {}
+        self._verified = VerifiedAnswers()
+        self._outdated: Collection[str] = ()
+
+    def publish(self, verified: VerifiedAnswers, outdated: Collection[str] = ()) -> None:
+        """Put verified answers in force. Those named in ``outdated`` fit the catalog no more."""
+        self._verified = verified
+        self._outdated = frozenset(outdated)
+
+    def is_verified(self, question: str) -> bool:
+        """Tell whether people have answered a question, so that no model is to be asked."""
+        return self._verified.match(question) is not None
 
     async def draft(self, question: Question, catalog: Catalog, check: Check) -> Draft:
         """Return a draft the hub accepts, or one that abstains (``sql`` is None).
 
         ``check`` is the asking session's own: two sessions share a proposal, never a verdict.
         Raises ``NoValidDraft`` when the last repair does not fit either, and
-        ``DrafterUnavailable`` from the drafter. Neither is cached.
+        ``DrafterUnavailable`` from the drafter. Neither is cached. For a question that has a
+        verified answer raises ``VerifiedAnswerOutdated`` and ``InvalidTextRepresentation`` instead.
         """
+        match = self._verified.match(question.text)
+        if match is not None:
+            return await self._reviewed(match, check)
         key = (question.normalised, catalog.version, self._drafter.name, PROMPT_VERSION)
         if (hit := self._cache.get(key)) is not None:
             return replace(hit, cached=True)
         draft = await self._accepted(key, question, catalog, check)
         self._cache.put(key, draft)
         return draft
+
+    async def _reviewed(self, match: Match, check: Check) -> Draft:
+        name = match.entry.name
+        for parameter, literal in match.literals:
+            if await check(f"SELECT {literal}") is not None:
+                raise InvalidTextRepresentation(
+                    f'parameter {parameter.name} of verified answer "{name}" is of type '
+                    f"{parameter.type}, and the question has another value there",
+                    hint="put a value with spaces or a question mark in quotes",
+                )
+        sql = match.sql
+        # The hub's message may name what is hidden by now; `oar verify check` shows it.
+        if name in self._outdated or await check(sql) is not None:
+            raise VerifiedAnswerOutdated(
+                f'verified answer "{name}" does not fit what is published any more',
+                detail="nothing else is drafted for a question that was reviewed",
+                hint="its reviewers find out why with: oar verify check",
+            )
+        return Draft(sql, "verified", review=match.entry.review)
 
     async def _accepted(
         self, key: _Key, question: Question, catalog: Catalog, check: Check

@@ -87,6 +87,12 @@ class InvalidSetting(OarError):
     sqlstate = "22023"
 
 
+class InvalidTextRepresentation(OarError):
+    """A question carries a value that is not of its parameter's type."""
+
+    sqlstate = "22P02"
+
+
 class WrongParameters(OarError):
     """EXECUTE gives a prepared statement more or fewer values than it takes."""
 
@@ -164,6 +170,12 @@ class RunStopped(OarError):
     """The protocol that was to answer a question ended without an answer."""
 
     sqlstate = "OA005"
+
+
+class VerifiedAnswerOutdated(OarError):
+    """The reviewed answer of a question does not fit what is published any more."""
+
+    sqlstate = "OA006"
 
 
 class DrafterUnavailable(OarError):

@@ -10,6 +10,7 @@ from typing import Any
 from oar_adapters.interface import Adapter
 
 from oar_proxy.decision import KeyEdge
+from oar_proxy.drafters import Draft
 from oar_proxy.errors import FeatureNotSupported
 from oar_proxy.hub import planreading
 from oar_proxy.order import Alternative
@@ -74,7 +75,7 @@ def document(
     described: dict[str, Any] = {"Node Type": "Federated Query"}
     drafts = plan.statement.drafts
     if drafts:
-        described["Drafts"] = [{"Drafter": d.drafter, "SQL": d.sql} for d in drafts]
+        described["Drafts"] = [_draft(draft) for draft in drafts]
     described["Owner Cover"] = plan.cover.kappa
     described["Owners"] = list(plan.cover.owners)
     described["Route"] = plan.route.kind.value
@@ -98,6 +99,15 @@ def document(
     if plan.notes:
         described["Notes"] = list(plan.notes)
     described["Hub"] = "evaluates the statement over these rows"
+    return described
+
+
+def _draft(draft: Draft) -> dict[str, Any]:
+    described: dict[str, Any] = {"Drafter": draft.drafter, "SQL": draft.sql}
+    if draft.review is not None:
+        review = draft.review
+        described["Verified Answer"] = review.name
+        described["Reviewed"] = f"by {review.reviewer} on {review.reviewed}"
     return described
 
 
@@ -237,10 +247,16 @@ def _receiver(*edges: KeyEdge) -> str:
     return f"{edges[0].receiver}: {_row(columns)}"
 
 
+def _drafted(draft: Mapping[str, str]) -> str:
+    if "Verified Answer" in draft:
+        return f"Verified Answer ({draft['Verified Answer']}, reviewed {draft['Reviewed']})"
+    return f"Draft ({draft['Drafter']})"
+
+
 def _format(described: Mapping[str, Any]) -> list[str]:
     out = ["Federated Query"]
     for draft in described.get("Drafts", ()):
-        out.append(f"  Draft ({draft['Drafter']}): {_one_line(draft['SQL'])}")
+        out.append(f"  {_drafted(draft)}: {_one_line(draft['SQL'])}")
     owners = ", ".join(described["Owners"])
     out.append(f"  Owner Cover: {described['Owner Cover']} ({owners})")
     out.append(f"  Route: {described['Route']}: {described['Reason']}")

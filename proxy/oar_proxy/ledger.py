@@ -34,7 +34,8 @@ from oar_proxy.writer import Writer, insert
 SUCCESS: Final = "00000"
 """SQLSTATE of a successful completion."""
 
-Kind = Literal["sql", "question"]
+Kind = Literal["sql", "question", "verified"]
+"""``verified``: a question, all drafts for which people have reviewed."""
 
 COMPILED: Final = "compiled"
 """The protocol of every statement, and of questions that one draft answers: no row is shown."""
@@ -56,7 +57,7 @@ class Ask:
 
     Its entry is written together with the first step or outcome that names it, so that opening one
     costs no round trip. Under another ``protocol`` than ``compiled`` a language model may read the
-    rows of its steps.
+    rows of its steps. ``verified`` are the names of the reviewed answers in it.
     """
 
     id: uuid.UUID
@@ -69,6 +70,7 @@ class Ask:
     protocol: str = COMPILED
     roles: frozenset[str] = frozenset()
     purpose: str | None = None
+    verified: tuple[str, ...] = ()
     sent: Counter[str] = field(default_factory=Counter, compare=False)
     """Queries that left for each owner."""
     progress: _Progress = field(default_factory=_Progress, init=False, compare=False, repr=False)
@@ -86,6 +88,7 @@ class Ask:
             "purpose": self.purpose,
             "statement": self.statement,
             "asked": self.kind,
+            "verified": self.verified,
             "route": self.route,
             "kappa": self.kappa,
             "catalog_version": self.catalog_version,
@@ -257,6 +260,7 @@ class Ledger:
         kappa: int | None,
         catalog_version: str,
         protocol: str = COMPILED,
+        verified: tuple[str, ...] = (),
     ) -> Ask:
         """Name an ask. ``statement_fingerprint`` is 64 hex digits, see `digest`."""
         return Ask(
@@ -270,6 +274,7 @@ class Ledger:
             protocol,
             subject.roles,
             subject.purpose,
+            verified,
         )
 
     def keys_digest(self, keys: Collection[bytes]) -> str | None:

@@ -38,7 +38,7 @@ from oar_proxy.errors import (
 from oar_proxy.federation import Copied, Execution, HubLink, Parameter, Piece, Prepared, tell
 from oar_proxy.gate import Gate
 from oar_proxy.hub.planner import Planner
-from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
+from oar_proxy.ledger import SUCCESS, Ask, Kind, Ledger, StepOutcome, digest
 from oar_proxy.memory import Account, Memory
 from oar_proxy.plan import Plan
 from oar_proxy.prepared import (
@@ -205,8 +205,18 @@ class Pipeline:
         if isinstance(statement, AskingStatement):
             assert self.asking is not None
             values = await client_arguments(link, parameters)
-            return await self.asking.execute(
+            execution = await self.asking.execute(
                 statement, link, {number: given.value for number, given in values.items()}
+            )
+            if execution is not None:
+                return execution
+            compiled = await recognise(
+                statement.parsed.text, link, self.catalog, self._drafter(link)
+            )
+            if compiled is None or compiled.statement is None:
+                raise InternalError("a statement lost its question")
+            return await self.execute(
+                Prepared(compiled.guard_sql, compiled.statement), link, parameters, stack
             )
         if not isinstance(statement, FederatedStatement):
             return Execution(prepared.guard_sql, (), bool(parameters))
@@ -228,7 +238,7 @@ class Pipeline:
 
     def _drafter(self, link: HubLink) -> Any:
         async def draft(text: str, state: SessionState) -> Draft:
-            if self.asking is not None:
+            if self.asking is not None and not self._drafts.is_verified(text):
                 self.asking.require_compiled(state)
             question = Question(text, state.principal, state.settings, state.roles)
             settings = meaning(state)
@@ -249,7 +259,11 @@ class Pipeline:
                     + (f": {drafted.reason}" if drafted.reason else ""),
                     hint="SELECT * FROM oar.columns lists what is published",
                 )
-            if drafted.drafter == "offline":
+            review = drafted.review
+            if review is not None:
+                told = f'verified answer "{review.name}", reviewed by {review.reviewer}'
+                tell(link, state, f"{told} on {review.reviewed}", detail=drafted.sql)
+            elif drafted.drafter == "offline":
                 tell(
                     link,
                     state,
@@ -266,6 +280,7 @@ class Pipeline:
         """Put the drafts of ``oar_ask_json`` and the plans of ``oar_explain`` in place."""
         draft = self._drafter(link)
         edits: list[Edit] = []
+        drafts = list(statement.drafts)
         for call in statement.calls:
             argument = call.argument
             if argument is None and call.parameter is not None:
@@ -278,6 +293,7 @@ class Pipeline:
                 )
             if call.name == "oar_ask_json":
                 drafted = await draft(argument, statement.state)
+                drafts.append(drafted)
                 name = quote_identifier(call.alias or call.name)
                 body = f"SELECT pg_catalog.to_jsonb(q) AS {name} FROM (\n{drafted.sql}\n) AS q"
             else:
@@ -288,7 +304,7 @@ class Pipeline:
         if recognised is None or recognised.statement is None:
             return Execution(text)
         await self._check_select(Prepared(recognised.guard_sql, recognised.statement), link)
-        return recognised.statement
+        return replace(recognised.statement, drafts=tuple(drafts))
 
     async def _explain_text(self, text: str, link: HubLink) -> list[str]:
         """The plan of a statement or a question; no owner is asked."""
@@ -525,10 +541,11 @@ class Pipeline:
         return await self._ledger.open_ask(
             statement.state.subject,
             digest(statement.asked),
-            kind="question" if statement.drafts else "sql",
+            kind=_kind(statement.drafts),
             route=route,
             kappa=kappa,
             catalog_version=statement.catalog.version,
+            verified=tuple(d.review.name for d in statement.drafts if d.review is not None),
         )
 
     async def _close(
@@ -550,6 +567,12 @@ class Pipeline:
 def _refusal(error: BaseException) -> str | None:
     """Say whose rule or limit refused a statement, if one did."""
     return error.detail if isinstance(error, (InsufficientPrivilege, LimitExceeded)) else None
+
+
+def _kind(drafts: Sequence[Draft]) -> Kind:
+    if not drafts:
+        return "sql"
+    return "verified" if all(draft.review is not None for draft in drafts) else "question"
 
 
 def _sqlstate(error: BaseException) -> str:

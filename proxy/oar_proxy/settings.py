@@ -48,7 +48,7 @@ OwnerName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]{0,62}$")
 
 def _not_reserved(schema: str) -> str:
     # The hub's own schemas; PostgreSQL keeps pg_ for itself. The length is NAMEDATALEN - 1.
-    if schema in {"oar", "oar_plan", "information_schema"} or schema.startswith("pg_"):
+    if schema in {"oar", "oar_plan", "information_schema", "verified"} or schema.startswith("pg_"):
         raise ValueError("this schema name is reserved")
     if not 0 < len(schema.encode()) < 64:
         raise ValueError("a schema name has 1 to 63 bytes")
@@ -189,6 +189,8 @@ class Settings(BaseSettings):
     owners: dict[OwnerName, OwnerSettings] = {}
     drafter: DrafterSettings = DrafterSettings()
     questions: QuestionSettings = QuestionSettings()
+    verified: Path | None = None
+    """Directory of verified answers."""
     limits: Limits = Limits()
     catalog_refresh: Annotated[float, Field(gt=0)] = 60.0
     """Seconds between two looks at the owners' schemas."""

@@ -190,6 +190,15 @@ async def guard_text(text: str, link: HubReader, catalog: Catalog) -> str:
     return parsed.text
 
 
+def guard_qualified(text: str, catalog: Catalog) -> str:
+    """The same for a text whose names have their schemas, and so mean the same to every session."""
+    parsed = _parse_one(text)
+    resolved: _Resolved = {
+        (r.schema, r.name): {"schema": r.schema, "name": r.name} for r in parsed.relations
+    }
+    return splice(text, _dependent_columns(parsed, resolved, catalog))
+
+
 def _parse_one(text: str) -> Parsed:
     statements = parse(text)
     if len(statements) != 1:

@@ -11,7 +11,7 @@ import pytest
 from oar_adapters.interface import Column, OwnerSchema, Table
 from oar_proxy.catalog import build
 from oar_proxy.hub.access import admin_pool
-from oar_proxy.hub.publication import publish
+from oar_proxy.hub.publication import publish, publishing
 from oar_proxy.hub.users import add_user
 
 
@@ -47,8 +47,8 @@ def publish_now(hub):
 
     def now(wanted):
         async def run():
-            async with admin_pool(hub, size=1) as pool:
-                return await publish(pool, wanted)
+            async with admin_pool(hub, size=1) as pool, publishing(pool) as connection:
+                return await publish(connection, wanted)
 
         return asyncio.run(run())
 

@@ -101,7 +101,8 @@ def describe(body: Body) -> str:
     text = f"{body['at'][:23]}  {kind:<12}  "
     match kind:
         case "ask":
-            text += f"{body['ask']}  {body['principal']}: {body['asked']}, {body['route']}"
+            asked = " ".join((body["asked"], *body.get("verified", ())))
+            text += f"{body['ask']}  {body['principal']}: {asked}, {body['route']}"
         case "step":
             keys = f" with {body['keys']} keys" if body["keys"] else ""
             text += f"{body['ask']}  to {body['owner']}{keys}"

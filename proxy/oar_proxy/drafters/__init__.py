@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Protocol
 
 from oar_proxy.catalog import Catalog
@@ -11,13 +12,22 @@ from oar_proxy.question import Question
 
 
 @dataclass(frozen=True, slots=True)
+class Review:
+    """Who vouches for a verified answer, and since which day. ``name`` is the answer's."""
+
+    name: str
+    reviewer: str
+    reviewed: date
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     """SQL for a question, or the reason why there is none.
 
     ``sql`` is PostgreSQL over published names; None means that the drafter abstains, which is an
-    answer. ``drafter`` names who wrote it: ``offline``, ``litellm:<model>`` or ``replay``.
-    ``reason`` is safe to show: it has published names and the user's own words only.
-    ``repairs`` counts the attempts after the first.
+    answer. ``drafter`` names who wrote it: ``offline``, ``litellm:<model>``, ``replay``, or
+    ``verified`` for people, of whom ``review`` tells. ``reason`` is safe to show: it has published
+    names and the user's own words only. ``repairs`` counts the attempts after the first.
     """
 
     sql: str | None
@@ -25,6 +35,7 @@ class Draft:
     reason: str | None = None
     cached: bool = False
     repairs: int = 0
+    review: Review | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from oar_proxy.hub.access import admin_pool, open_hub
 from oar_proxy.hub.address import HubAddress
 from oar_proxy.hub.bootstrap import CLIENT_ROLE
 from oar_proxy.hub.planner import Planner
-from oar_proxy.hub.publication import publish
+from oar_proxy.hub.publication import publish, publishing
 from oar_proxy.inspection import TIMEOUT, configured_policies, read_catalog
 from oar_proxy.ledger import Ask, Ledger, digest
 from oar_proxy.plan import Plan, keyless_scan
@@ -162,8 +162,8 @@ class DryRun:
             raise ConfigurationError(f"{place}: table {it.table}: {it.reason}")
         self._gate.replace_filters(published.filters)
         self.catalog = published.catalog
-        async with admin_pool(address, size=1) as pool:
-            await publish(pool, self.catalog)
+        async with admin_pool(address, size=1) as pool, publishing(pool) as connection:
+            await publish(connection, self.catalog)
 
     def decisions(self, subject: Subject, day: date | None) -> Decisions:
         """Return what the policies say to a subject on a day (None: today)."""

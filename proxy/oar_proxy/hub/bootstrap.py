@@ -17,7 +17,7 @@ from psycopg.rows import TupleRow
 from oar_proxy.hub.address import HubError
 from oar_proxy.hub.binaries import OLDEST_MAJOR
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Grows with every change below; a hub of a lower version is brought up to it at start."""
 
 CLIENT_ROLE: Final = "oar_client"
@@ -192,10 +192,32 @@ CREATE OR REPLACE VIEW oar.owners AS
     GROUP BY o.owner
     ORDER BY o.owner;
 
+CREATE TABLE IF NOT EXISTS oar_internal.verified (
+    name text PRIMARY KEY,
+    content jsonb NOT NULL,
+    fault text
+);
+
+CREATE OR REPLACE VIEW oar.verified AS
+    SELECT v.name,
+           v.content->>'question' AS question,
+           ARRAY(SELECT pg_catalog.jsonb_array_elements_text(v.content->'phrasings'))
+               AS phrasings,
+           ARRAY(SELECT pg_catalog.jsonb_array_elements_text(v.content->'parameters'))
+               AS parameters,
+           'verified.' || pg_catalog.quote_ident(v.content->>'view') AS view,
+           v.content->>'reviewer' AS reviewer,
+           (v.content->>'reviewed')::date AS reviewed,
+           v.content->>'catalog_version' AS catalog_version,
+           v.fault IS NULL AS fits
+    FROM oar_internal.verified AS v
+    ORDER BY v.name;
+
+COMMENT ON VIEW oar.verified IS 'questions whose answers people have reviewed';
 COMMENT ON VIEW oar.tables IS 'published tables and the owners that hold their rows';
 COMMENT ON VIEW oar.columns IS 'columns of the published tables';
 COMMENT ON VIEW oar.owners IS 'owners and the number of tables each takes part in';
-GRANT SELECT ON oar.tables, oar.columns, oar.owners TO oar_client, oar_auditor;
+GRANT SELECT ON oar.tables, oar.columns, oar.owners, oar.verified TO oar_client, oar_auditor;
 """
 
 _log = structlog.get_logger(__name__)

@@ -9,7 +9,8 @@ owners enforce: it reasons from them, so nothing weaker may be declared.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ _KEY_COLUMNS: Final = 32
 _TABLE_COLUMNS: Final = 1600
 
 _RESERVED_SCHEMAS: Final = frozenset(
-    {"information_schema", "oar", "oar_internal", "oar_plan", "public"}
+    {"information_schema", "oar", "oar_internal", "oar_plan", "public", "verified"}
 )
 _SYSTEM_COLUMNS: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 
@@ -50,15 +51,20 @@ class PublicationBlocked(HubError):
     """A client's transaction holds a table that changed; the hub keeps what it had. Try later."""
 
 
-async def publish(pool: AdminPool, catalog: Catalog) -> bool:
-    """Make the hub hold exactly this catalog, in one transaction. Returns whether it changed.
+@asynccontextmanager
+async def publishing(
+    pool: AdminPool, *, keep: bool = True
+) -> AsyncIterator[AsyncConnection[TupleRow]]:
+    """One transaction that changes what the hub publishes, while no other proxy does.
 
-    Tables that did not change are not touched, and sessions go on. Raises
-    :class:`PublicationRefused`, :class:`PublicationBlocked` or :class:`HubError`.
+    Without ``keep`` nothing of it stays. Raises :class:`PublicationBlocked` and :class:`HubError`.
     """
     try:
-        async with pool.connection() as connection, connection.transaction():
-            return await _publish(connection, catalog)
+        async with pool.connection() as connection, connection.transaction(force_rollback=not keep):
+            await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+            await connection.execute("SET LOCAL search_path = ''")
+            await connection.execute("SELECT pg_advisory_xact_lock(%s)", (HUB_LOCK,))
+            yield connection
     except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
         raise PublicationBlocked(
             "the catalog changed, and a client's transaction still uses the old one"
@@ -76,10 +82,12 @@ class _Stored:
     content: dict[str, Any]
 
 
-async def _publish(connection: AsyncConnection[TupleRow], catalog: Catalog) -> bool:
-    await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
-    await connection.execute("SET LOCAL search_path = ''")
-    await connection.execute("SELECT pg_advisory_xact_lock(%s)", (HUB_LOCK,))
+async def publish(connection: AsyncConnection[TupleRow], catalog: Catalog) -> bool:
+    """Make the hub hold exactly this catalog. Returns whether it changed.
+
+    ``connection`` is :func:`publishing`. Tables that did not change are not touched, and sessions
+    go on. Raises :class:`PublicationRefused`.
+    """
     stored = await _stored(connection)
     wanted = {
         key: _Stored(position, _content(table))
@@ -99,7 +107,7 @@ async def _publish(connection: AsyncConnection[TupleRow], catalog: Catalog) -> b
     reshaped = {
         key for key in stored if key not in wanted or _shape(stored[key]) != _shape(wanted[key])
     }
-    await _check_dependents(connection, reshaped)
+    await check_dependents(connection, reshaped)
     statements = [
         *_drop(stored, wanted, reshaped),
         *_create_schemas(catalog, schemas),
@@ -236,19 +244,35 @@ async def _check_schemas(connection: AsyncConnection[TupleRow], new: set[str]) -
         )
 
 
-async def _check_dependents(
-    connection: AsyncConnection[TupleRow], reshaped: set[TableName]
+async def check_dependents(
+    connection: AsyncConnection[TupleRow], reshaped: Collection[TableName]
 ) -> None:
     """Refuse to take away what an administrator's own views and functions stand on.
 
-    Clients' temporary ones go with the table they were made for.
+    Clients' temporary ones go with the table they were made for, and so do views of verified
+    answers. Raises :class:`PublicationRefused`.
     """
     cursor = await connection.execute(
         """
+        WITH RECURSIVE gone(oid) AS (
+            SELECT c.oid
+            FROM unnest(%s::text[], %s::text[]) AS t(schema, name)
+            JOIN pg_catalog.pg_namespace AS n ON n.nspname = t.schema
+            JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.name
+            UNION
+            SELECT r.ev_class
+            FROM gone
+            JOIN pg_catalog.pg_depend AS d
+              ON d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid = gone.oid
+             AND d.classid = 'pg_catalog.pg_rewrite'::regclass
+            JOIN pg_catalog.pg_rewrite AS r ON r.oid = d.objid
+            JOIN pg_catalog.pg_class AS v ON v.oid = r.ev_class
+            JOIN pg_catalog.pg_namespace AS n ON n.oid = v.relnamespace AND n.nspname = 'verified'
+        )
         SELECT n.nspname, c.relname, pg_catalog.pg_describe_object(d.classid, d.objid, 0)
-        FROM unnest(%s::text[], %s::text[]) AS t(schema, name)
-        JOIN pg_catalog.pg_namespace AS n ON n.nspname = t.schema
-        JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.name
+        FROM gone
+        JOIN pg_catalog.pg_class AS c ON c.oid = gone.oid
+        JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
         JOIN pg_catalog.pg_depend AS d
           ON d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid = c.oid
          AND d.deptype = 'n'
@@ -257,7 +281,7 @@ async def _check_dependents(
         LEFT JOIN pg_catalog.pg_class AS v ON v.oid = r.ev_class
         LEFT JOIN pg_catalog.pg_proc AS f
           ON d.classid = 'pg_catalog.pg_proc'::regclass AND f.oid = d.objid
-        WHERE (v.relpersistence <> 't' AND v.oid <> c.oid)
+        WHERE (v.relpersistence <> 't' AND v.oid NOT IN (SELECT oid FROM gone))
            OR NOT pg_catalog.pg_is_other_temp_schema(f.pronamespace)
         """,
         ([schema for schema, _ in reshaped], [name for _, name in reshaped]),

@@ -1,0 +1,1 @@
+"""``oar verify``: pin reviewed answers, list them, and try them against what is published."""
