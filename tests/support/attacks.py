@@ -179,9 +179,9 @@ def filtered():
     yield "SELECT min(region), max(region) FROM hr.employees", [("EU", "EU")]
     yield "SELECT sum(salary) - sum(salary) FILTER (WHERE region = 'EU') FROM hr.employees", [(0,)]
     yield "SELECT count(*) FROM (SELECT * FROM hr.employees OFFSET 30) q", [(0,)]
-    yield "SELECT count(*) FROM hr.employees TABLESAMPLE BERNOULLI (100)", "42809"
+    yield "SELECT count(*) FROM hr.employees TABLESAMPLE BERNOULLI (100)", "0A000"
     seen = "CREATE TEMP VIEW v AS SELECT * FROM hr.employees"
-    yield (seen, "SELECT * FROM v TABLESAMPLE SYSTEM (100)"), "42809"
+    yield (seen, "SELECT * FROM v TABLESAMPLE SYSTEM (100)"), "0A000"
     yield (seen, "SELECT count(*) FROM v WHERE region = 'US'"), [(0,)]
     for text in (
         "SELECT name FROM hr.employees WHERE region = 'US'",
