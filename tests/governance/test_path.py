@@ -33,6 +33,7 @@ def test_every_command_of_the_page_runs(market):
         ("oar", "policy", "schema"),
         ("oar", "policy", "lint"),
         ("oar", "policy", "test"),
+        ("oar", "policy", "explain"),
     }
     assert len(market.json("policy", "test", "--config", "oar.yaml")) == 3
 

@@ -44,6 +44,7 @@ def test_text_and_json_tell_the_same(client):
         "To": "north: a.k",
         "Rule": "south/key_disclosure[0]",
         "At Most": 1000,
+        "Form": "plain",
         "Estimated Keys": 2,
     }
     chosen, *rejected = document["Orders"]

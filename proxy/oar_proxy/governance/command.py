@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -86,3 +87,41 @@ def run_tests(config: Config, catalog: Catalog = None, form: FormatOption = Form
         fail(f"{failed} of {len(results)} tests failed", None, FAULTS)
     if not results:
         fail("no policy file has a test", "docs/governance.md says how to write one", FAULTS)
+
+
+Principal = Annotated[str, typer.Option("--principal", help="Who asks.")]
+Roles = Annotated[list[str] | None, typer.Option("--role", help="A role of the principal's.")]
+Purpose = Annotated[str | None, typer.Option("--purpose", help="What for: oar.purpose.")]
+Day = Annotated[
+    datetime | None,
+    typer.Option("--day", formats=["%Y-%m-%d"], help="On which day, in UTC. Default: today."),
+]
+
+
+@policy.command("explain")
+def explain(
+    sql: Annotated[str, typer.Argument(help="A SELECT over published tables.")],
+    config: Config,
+    *,
+    catalog: Catalog = None,
+    principal: Principal = "anyone",
+    roles: Roles = None,
+    purpose: Purpose = None,
+    day: Day = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Show what policies make of a statement, and what would change it."""
+    from oar_policies.model import Subject
+
+    from oar_proxy.governance import explaining
+
+    subject = Subject(principal, frozenset({principal, *(roles or ())}), purpose)
+    asked = None if day is None else day.date()
+    told = run(explaining.explain(config, catalog, sql, subject, asked))
+    if form is Format.json:
+        print_json(told)
+    else:
+        for line in explaining.lines(told):
+            typer.echo(line)
+    if "refused" in told:
+        fail("the statement would be refused", None, FAULTS)
