@@ -26,6 +26,7 @@ from oar_proxy.drafters.model import ChatModel, Model, ModelDrafter
 from oar_proxy.drafters.offline import OfflineDrafter
 from oar_proxy.errors import LedgerUnavailable
 from oar_proxy.gate import Gate
+from oar_proxy.hub import inforce
 from oar_proxy.hub.access import AdminPool, admin_pool, open_hub
 from oar_proxy.hub.address import HubAddress, HubError
 from oar_proxy.hub.defaults import set_defaults
@@ -134,6 +135,8 @@ async def open_application(
         admin = await stack.enter_async_context(admin_pool(address))
         async with admin.connection() as connection:
             await ledgers.install(connection)
+            await inforce.install(connection)
+        await inforce.record(admin, inforce.proxy_name(settings.listen), policies)
         await set_defaults(
             admin,
             {
@@ -229,15 +232,29 @@ class Refresher:
                     self._pipeline.publish(self._pipeline.catalog, await self._views())
                     continue
                 next_refresh = time.monotonic() + period
-                policies = configured_policies(self._settings)
-                # All files are read before any is put in force.
-                self._answers = await asyncio.to_thread(configured_answers, self._settings)
-                self._gate.replace_policies(policies)
+                await self.reload()
                 await self.refresh()
             except (ConfigurationError, HubError, psycopg.Error, PoolTimeout) as error:
-                log.error(
-                    "refresh failed: the catalog and policies in force stay", reason=str(error)
-                )
+                log.error("refresh failed: the catalog in force stays", reason=str(error))
+
+    async def reload(self) -> None:
+        """Put the policies in force that the files have now: all of them, or none.
+
+        One that cannot be read is logged and told of in ``oar.policies``. Raises ``psycopg.Error``
+        and ``PoolTimeout``.
+        """
+        proxy = inforce.proxy_name(self._settings.listen)
+        try:
+            policies = configured_policies(self._settings)
+            # All files are read before any is put in force.
+            answers = await asyncio.to_thread(configured_answers, self._settings)
+        except ConfigurationError as error:
+            log.error("policies not read: all of those in force stay", reason=str(error))
+            await inforce.record_failure(self._admin, proxy, str(error))
+            return
+        self._answers = answers
+        self._gate.replace_policies(policies)
+        await inforce.record(self._admin, proxy, policies)
 
     async def refresh(self) -> bool:
         """Publish what the owners publish now. Raises ``HubError``, ``ConfigurationError``."""

@@ -12,6 +12,7 @@ import psycopg.conninfo
 from oar_adapters.interface import OwnerSchema
 from oar_adapters.recorded import Recorded
 from oar_policies.lint import Finding
+from psycopg.rows import TupleRow
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -19,8 +20,10 @@ from rich.table import Table as RichTable
 from oar_proxy.catalog import Catalog, CatalogConflict, PublishedTable, build
 from oar_proxy.drafters.replay import InvalidRecording, ReplayDrafter
 from oar_proxy.gate import Gate
+from oar_proxy.hub import inforce
 from oar_proxy.hub.address import HubError
 from oar_proxy.hub.binaries import find_binaries
+from oar_proxy.hub.server import running_hub
 from oar_proxy.inspection import TIMEOUT, Inspected, findings, inspect
 from oar_proxy.ledger import Ledger
 from oar_proxy.settings import Settings
@@ -92,10 +95,15 @@ async def _hub(settings: Settings) -> list[str]:
     try:
         if settings.hub.dsn is None:
             await asyncio.to_thread(find_binaries)
-            return []
-        dsn = settings.hub.dsn.get_secret_value()
-        async with asyncio.timeout(TIMEOUT), await psycopg.AsyncConnection.connect(dsn):
-            return []
+            running = running_hub(settings.hub)
+            if running is None:
+                return []
+            dsn = running.conninfo
+        else:
+            dsn = psycopg.conninfo.make_conninfo(settings.hub.dsn.get_secret_value())
+        connecting = psycopg.AsyncConnection.connect(dsn, autocommit=True)
+        async with asyncio.timeout(TIMEOUT), await connecting as connection:
+            return await _not_reloaded(connection, settings)
     except HubError as error:
         return [error.message]
     except psycopg.ProgrammingError:
@@ -105,6 +113,20 @@ async def _hub(settings: Settings) -> list[str]:
         return [f"hub: {' '.join(str(error).split())}"]
     except TimeoutError:
         return [f"hub: no answer within {TIMEOUT:.0f} seconds"]
+
+
+async def _not_reloaded(
+    connection: psycopg.AsyncConnection[TupleRow], settings: Settings
+) -> list[str]:
+    """Tell where the proxy of this configuration runs on with older policies than its files."""
+    proxy = inforce.proxy_name(settings.listen)
+    failure = await inforce.failure(connection, proxy)
+    if failure is None:
+        return []
+    return [
+        f"proxy {proxy} could not read its policies at {failure.at:%Y-%m-%d %H:%M:%S %Z}, "
+        f"and those in force stay: {failure.reason}"
+    ]
 
 
 def _own_files(settings: Settings) -> Iterator[str]:

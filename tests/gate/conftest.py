@@ -9,6 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from oar_proxy import ledger
+from oar_proxy.hub import inforce
 from oar_proxy.hub.bootstrap import bootstrap, create_database
 from oar_proxy.hub.server import EmbeddedServer
 from oar_proxy.settings import HubSettings
@@ -52,8 +53,9 @@ async def _prepare(conninfo: str, database: str) -> None:
         await create_database(connection, database, embedded=True)
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
         await bootstrap(connection, embedded=True)
-        await ledger.install(connection)
-        await ledger.install(connection)
+        for _ in range(2):
+            await ledger.install(connection)
+            await inforce.install(connection)
 
 
 @pytest.fixture(scope="session")

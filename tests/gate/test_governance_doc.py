@@ -26,7 +26,7 @@ def test_every_query_on_the_page_runs_for_an_auditor(hub, query):
         assert cursor.description
 
 
-@pytest.mark.parametrize("view", ["asks", "steps", "disclosures"])
+@pytest.mark.parametrize("view", ["asks", "steps", "disclosures", "policies"])
 def test_every_column_of_the_views_is_on_the_page_in_order(hub, view):
     (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| `oar.{view}` |")]
     columns = hub.execute(
