@@ -91,7 +91,7 @@ def test_check_lists_every_fault(demo, tmp_path):
     assert "owner marketing: " in shown
     assert f"owner returns_west: policy {tmp_path}/returns_west.yaml:" in shown
     assert "no owner sales is configured" in shown
-    assert "returns_east.yaml:1:10: version: only 1 is known" in shown
+    assert "returns_east.yaml:1:10: error: version: only 1 is known [invalid]" in shown
     assert shown.endswith("oar: the check found faults\n")
 
 
