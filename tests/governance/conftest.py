@@ -21,10 +21,7 @@ class Market:
     def __init__(self, directory):
         self.directory = directory
         for owner, table in (("logistics", LOGISTICS), ("marketing", MARKETING)):
-            connection = sqlite3.connect(directory / f"{owner}.db")
-            connection.execute(table)
-            connection.commit()
-            connection.close()
+            self.fill(owner, table)
             self.write(owner, "version: 1\n")
         owners = {
             owner: {"url": f"sqlite:///{directory}/{owner}.db", "policy": f"{owner}.yaml"}
@@ -32,6 +29,15 @@ class Market:
         }
         # JSON is YAML.
         (directory / "oar.yaml").write_text(json.dumps({"owners": owners}))
+
+    def fill(self, owner, statement):
+        with contextlib.closing(sqlite3.connect(self.directory / f"{owner}.db")) as connection:
+            connection.execute(statement)
+            connection.commit()
+
+    def configure(self, **sections):
+        file = self.directory / "oar.yaml"
+        file.write_text(json.dumps(json.loads(file.read_text()) | sections))
 
     def write(self, owner, policy):
         (self.directory / f"{owner}.yaml").write_text(policy)

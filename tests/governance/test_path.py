@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 from oar_policies.lint import CODES
+from oar_proxy.settings import load
 
 PAGE = (Path(__file__).parents[2] / "docs" / "governance.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## Tested before it is in force")[2].partition("\n## ")[0]
 BIN = Path(sys.executable).parent
 
 
-def test_every_command_of_the_page_runs(market):
+def test_every_command_of_the_page_runs(market, new_database, running_proxy):
+    market.configure(hub={"dsn": new_database("hub")}, listen={"port": 0})
+    with running_proxy(load(market.directory / "oar.yaml")):
+        pass  # its ledger is there then
     ran = []
     for language, text in re.findall(r"^```(\w+)\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL):
         if language == "yaml":
@@ -34,6 +38,7 @@ def test_every_command_of_the_page_runs(market):
         ("oar", "policy", "lint"),
         ("oar", "policy", "test"),
         ("oar", "policy", "explain"),
+        ("mkdir", "-p", "before"),
     }
     assert len(market.json("policy", "test", "--config", "oar.yaml")) == 3
 

@@ -125,3 +125,29 @@ def explain(
             typer.echo(line)
     if "refused" in told:
         fail("the statement would be refused", None, FAULTS)
+
+
+@policy.command("diff")
+def diff(
+    old: Annotated[Path, typer.Argument(help="The files before: a directory, or one file.")],
+    new: Annotated[Path, typer.Argument(help="The files after, in the same way.")],
+    config: Config,
+    *,
+    catalog: Catalog = None,
+    replay: Annotated[
+        list[str] | None,
+        typer.Option("--replay", help="Decide again about a ledger: hub, or a file of entries."),
+    ] = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Show what two versions of the policies decide otherwise."""
+    from oar_proxy.governance import comparing
+
+    told = run(comparing.compare(config, catalog, (old, new), replay or []))
+    if form is Format.json:
+        print_json(told)
+    else:
+        for line in comparing.lines(told):
+            typer.echo(line)
+    if comparing.differs(told):
+        fail("the versions differ", None, FAULTS)
