@@ -39,6 +39,8 @@ class OwnerLimits:
     """Bytes of the cells one query may return; more and the statement fails."""
     max_queries: int | None = None
     """Queries one statement or question may send to this owner."""
+    max_keys_per_day: int | None = None
+    """Keys of this owner that may leave for one principal on one day in UTC, counted each time."""
     timeout: float | None = None
     """Seconds."""
     max_keys_in: int | None = None

@@ -103,15 +103,23 @@ class _Reading(Reading):
         )
 
     def limits(self, node: yaml.Node) -> OwnerLimits:
-        known = ("max_rows", "max_bytes", "timeout", "max_queries", "max_keys_in")
+        known = (
+            "max_rows",
+            "max_bytes",
+            "timeout",
+            "max_queries",
+            "max_keys_in",
+            "max_keys_per_day",
+        )
         fields = self.fields(node, "limits", known)
-        rows, size, timeout, queries, keys = map(fields.get, known)
+        rows, size, timeout, queries, keys, daily = map(fields.get, known)
         return OwnerLimits(
             max_rows=self.whole(rows[1], "max_rows", 1) if rows else None,
             max_bytes=self.whole(size[1], "max_bytes", 1) if size else None,
             timeout=self.seconds(timeout[1], "timeout") if timeout else None,
             max_queries=self.whole(queries[1], "max_queries", 1) if queries else None,
             max_keys_in=self.whole(keys[1], "max_keys_in", 0) if keys else None,
+            max_keys_per_day=self.whole(daily[1], "max_keys_per_day", 1) if daily else None,
         )
 
     def model(self, node: yaml.Node) -> bool:

@@ -193,6 +193,11 @@ class Decisions:
         """Return how many queries one statement or question may send to an owner."""
         return limit_of(self.policy(owner).limits.max_queries, f"{owner}/limits.max_queries")
 
+    def keys_per_day(self, owner: str) -> Limit | None:
+        """Return how many keys of an owner may leave for one principal on one day."""
+        own = self.policy(owner).limits.max_keys_per_day
+        return limit_of(own, f"{owner}/limits.max_keys_per_day")
+
     def keys_in(self, receiver: str) -> Limit:
         """Return how many keys one query may carry to an owner, all its edges together."""
         decision = decide_keys_in(self.policy(receiver), 0)

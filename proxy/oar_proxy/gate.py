@@ -177,6 +177,7 @@ class Gate:
         _require_few_enough(decisions, ask, steps)
         entries = [_entry(decisions, step, self._digests(step)) for step in steps]
         ask.sent.update(step.owner for step in steps)
+        await self._spend(decisions, ask, entries)
         numbers = await self._ledger.record(ask, entries, finished)
         return [Authorized(step.query, number) for step, number in zip(steps, numbers, strict=True)]
 
@@ -195,6 +196,31 @@ class Gate:
             return self._policies[owner]
         except KeyError:
             raise InternalError(f"no policy is loaded for owner {owner}") from None
+
+    async def _spend(self, decisions: Decisions, ask: Ask, entries: Sequence[StepEntry]) -> None:
+        """Count keys that leave against the day's limits, which all proxies of the hub share.
+
+        What was counted stays counted, also if nothing of it is sent in the end.
+        """
+        leaving = Counter[str]()
+        for entry in entries:
+            for each in entry.disclosures:
+                leaving[each.from_owner] += each.keys
+        for owner, keys in sorted(leaving.items()):
+            limit = decisions.keys_per_day(owner)
+            if limit is None or not keys:
+                continue
+            spent = await self._ledger.spend(
+                ask.principal, owner, decisions.today, keys, limit.number
+            )
+            if not spent:
+                raise LimitExceeded(
+                    f"too many join keys of owner {owner} for one day: {keys} more, at most "
+                    f"{limit.number} for a principal",
+                    detail=f"limit {limit.rule} counts the keys of a day in UTC",
+                    hint="try again tomorrow, select fewer rows of what is joined, or have it "
+                    "raised",
+                )
 
     def _digests(self, step: Step) -> Digests:
         """Digest the keys that are compared with each column, those of all its edges together."""

@@ -11,6 +11,7 @@ was authorised, and nobody can say that it did not leave.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import secrets
@@ -19,17 +20,19 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from importlib.resources import files
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, LiteralString
 
 import psycopg
 from oar_policies.model import Subject
 from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from oar_proxy.chain import Body, Chain, Entry
 from oar_proxy.errors import LedgerUnavailable
-from oar_proxy.writer import Writer, insert
+from oar_proxy.writer import TIMEOUT, Writer, insert
 
 SUCCESS: Final = "00000"
 """SQLSTATE of a successful completion."""
@@ -178,6 +181,9 @@ async def install(connection: psycopg.AsyncConnection[TupleRow]) -> None:
             await connection.execute("DROP VIEW IF EXISTS oar.asks, oar.steps, oar.disclosures")
         await connection.execute(_script("ledger.sql"))
         await connection.execute(
+            "DELETE FROM oar_internal.keys_of_days WHERE day < (now() AT TIME ZONE 'UTC')::date - 1"
+        )
+        await connection.execute(
             "INSERT INTO oar_internal.ledger_key (key) VALUES (%s) ON CONFLICT DO NOTHING",
             (secrets.token_bytes(32),),
         )
@@ -223,6 +229,15 @@ def _entries_of_before(
     return entries
 
 
+_SPEND: Final[LiteralString] = """
+INSERT INTO oar_internal.keys_of_days AS d (principal, owner, day, keys)
+VALUES (%s, %s, %s, %s)
+ON CONFLICT (principal, owner, day) DO UPDATE SET keys = d.keys + excluded.keys
+WHERE d.keys + excluded.keys <= %s
+RETURNING keys
+"""
+
+
 class Ledger:
     """Writes entries through a :class:`~oar_proxy.writer.Writer` of its own.
 
@@ -235,6 +250,14 @@ class Ledger:
         """Write to the hub at ``conninfo`` and, with ``file``, a copy there."""
         self._conninfo = conninfo
         self._writer = Writer(conninfo, file)
+        self._counting = AsyncConnectionPool(
+            conninfo,
+            kwargs={"autocommit": True, "application_name": "oar daily limits"},
+            min_size=0,
+            max_size=2,
+            open=False,
+            name="oar daily limits",
+        )
 
     async def __aenter__(self) -> Ledger:
         """Open the chain. Raises :class:`LedgerUnavailable`."""
@@ -245,9 +268,11 @@ class Ledger:
         except psycopg.Error as error:
             raise LedgerUnavailable("the ledger cannot be read") from error
         await self._writer.__aenter__()
+        await self._counting.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._counting.close()
         await self._writer.__aexit__()
 
     async def open_ask(
@@ -288,6 +313,24 @@ class Ledger:
         mac = hmac.new(self._key, array("Q", map(len, ordered)).tobytes(), hashlib.sha256)
         mac.update(b"".join(ordered))
         return mac.hexdigest()
+
+    async def spend(self, principal: str, owner: str, day: date, keys: int, most: int) -> bool:
+        """Count keys of an owner that leave for a principal; False: the day has no more than that.
+
+        What is counted is on disk when an entry written later is. Raises
+        :class:`LedgerUnavailable`.
+        """
+        if keys > most:
+            return False
+        try:
+            async with asyncio.timeout(TIMEOUT), self._counting.connection() as connection:
+                cursor = await connection.execute(_SPEND, (principal, owner, day, keys, most))
+                return await cursor.fetchone() is not None
+        except (psycopg.Error, PoolTimeout, TimeoutError) as error:
+            raise LedgerUnavailable(
+                "the keys of the day could not be counted: nothing of this step was sent",
+                hint="the hub's primary has to accept writes: ask the operator, then retry",
+            ) from error
 
     async def record(
         self, ask: Ask, entries: Sequence[StepEntry], finished: Sequence[StepOutcome] = ()

@@ -69,11 +69,18 @@ class Recorded(Ledger):
 
     def __init__(self) -> None:
         self.entries: list[StepEntry] = []
+        self.spent: Counter[tuple] = Counter()
 
     async def record(self, ask, entries, finished=()) -> list[int]:
         first = len(self.entries) + 1
         self.entries += entries
         return list(range(first, len(self.entries) + 1))
+
+    async def spend(self, principal, owner, day, keys, most) -> bool:
+        spent = self.spent[principal, owner, day] + keys
+        if spent <= most:
+            self.spent[principal, owner, day] = spent
+        return spent <= most
 
 
 def make_gate(ledger: Ledger | None = None, **policies: str) -> Gate:
@@ -655,6 +662,20 @@ def test_queries_of_one_statement_are_counted_over_its_waves():
     with pytest.raises(LimitExceeded, match="too many queries for owner finance: at most 2"):
         asyncio.run(gate.authorize(ask, [step]))
     assert len(asyncio.run(gate.authorize(asked_by(sent=Counter()), [step, step]))) == 2
+
+
+def test_keys_of_a_day_are_counted_by_principal():
+    gate = make_gate(
+        marketing="version: 1\nlimits: {max_keys_per_day: 5}\n"
+        "key_disclosure: [{column: '*', to: ['*']}]"
+    )
+    asyncio.run(gate.authorize(ASK, [keyed(2), keyed(1)]))
+    with pytest.raises(LimitExceeded, match="of owner marketing for one day: 3 more") as refused:
+        asyncio.run(gate.authorize(ASK, [keyed(3)]))
+    assert "marketing/limits.max_keys_per_day" in (refused.value.detail or "")
+    asyncio.run(gate.authorize(ASK, [keyed(2)]))
+    asyncio.run(gate.authorize(ASK, [keyed(0)]))
+    asyncio.run(gate.authorize(asked_by(principal="boris"), [keyed(5)]))
 
 
 FILTERED = "version: 1\ntables: {deliveries: {require_filter: [order_id, city]}}"

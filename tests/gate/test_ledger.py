@@ -1,4 +1,5 @@
 import asyncio
+import datetime
 import os
 import signal
 import time
@@ -306,3 +307,23 @@ def test_a_ledger_that_hangs_makes_it_unavailable(hub, monkeypatch):
 
     write(hub.conninfo, work)
     assert verify(hub).faults == []
+
+
+def test_the_keys_of_a_day_are_counted_for_all_proxies_together(hub):
+    day = datetime.date(2026, 5, 9)
+
+    async def work(one: Ledger) -> list[bool]:
+        async with Ledger(hub.conninfo) as other:
+            spent = await asyncio.gather(
+                *(book.spend("anna", "north", day, 3, 20) for book in (one, other) * 5)
+            )
+            rest = [
+                await one.spend("anna", "north", day, 2, 20),
+                await other.spend("anna", "north", day, 1, 20),
+                await one.spend("anna", "south", day, 21, 20),
+                await one.spend("boris", "north", day, 20, 20),
+                await one.spend("anna", "north", day + datetime.timedelta(1), 1, 20),
+            ]
+            return [spent.count(True) == 6, *rest]
+
+    assert write(hub.conninfo, work) == [True, True, False, False, True, True]

@@ -490,3 +490,18 @@ def test_an_owner_that_has_no_digests_gets_no_keys(proxy):
     assert disclosures(client) == []
     rules = {d["Rule"] for step in plan(client)["Steps"] for d in step.get("Denied", ())}
     assert "north/key_disclosure[0].form" in rules
+
+
+def test_a_principal_has_so_many_keys_of_an_owner_a_day(proxy):
+    south = "version: 1\nlimits: {max_keys_per_day: 5}\n"
+    south += "key_disclosure: [{column: b.k, to: [north]}]\n"
+    client = proxy({"south": south})
+    for _ in range(2):
+        assert client.execute(JOIN).fetchall() == ROWS
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded) as refused:
+        client.execute(JOIN)
+    assert "too many join keys of owner south for one day: 2 more, at most 5" in str(refused.value)
+    assert "south/limits.max_keys_per_day" in refused.value.diag.message_detail
+    # What carries no key of it is not counted.
+    assert client.execute("SELECT count(*) FROM shop.b").fetchone() == (6,)
+    assert [keys for *_, keys in disclosures(client)] == [2, 2]

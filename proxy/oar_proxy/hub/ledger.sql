@@ -30,6 +30,16 @@ CREATE TABLE IF NOT EXISTS oar_internal.ledger_key (
   key bytea NOT NULL
 );
 
+-- Keys of an owner that left for a principal on a day in UTC, for limits of the day. All proxies
+-- count here; the entries have them too, and are what is kept.
+CREATE TABLE IF NOT EXISTS oar_internal.keys_of_days (
+  principal text NOT NULL,
+  owner text NOT NULL,
+  day date NOT NULL,
+  keys bigint NOT NULL CHECK (keys >= 0),
+  PRIMARY KEY (principal, owner, day)
+);
+
 -- What is written stays, until a checkpoint on the ledger stands for it.
 CREATE OR REPLACE FUNCTION oar_internal.refuse_change() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog AS $$
@@ -72,7 +82,8 @@ ALTER TABLE oar_internal.entries ENABLE ALWAYS TRIGGER append_only;
 ALTER TABLE oar_internal.entries ENABLE ALWAYS TRIGGER kept;
 
 -- Clients may use the schema; of the ledger they get the views below and nothing else.
-REVOKE ALL ON oar_internal.entries, oar_internal.ledger_key FROM PUBLIC;
+REVOKE ALL ON oar_internal.entries, oar_internal.ledger_key, oar_internal.keys_of_days
+  FROM PUBLIC;
 REVOKE ALL ON FUNCTION oar_internal.refuse_change(), oar_internal.refuse_loss() FROM PUBLIC;
 
 -- The views run with their owner's rights and decide by session_user, which SET ROLE does not
