@@ -62,12 +62,21 @@ class Mask:
     value: str | None
 
 
+Output = Literal["allowed", "denied", "aggregate_only"]
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnRule:
     """How one column may be used."""
 
     mark: Mark
     mask: Mask | None = None
+    output: Output = "allowed"
+    """Whether it may stand in an answer; else it may still filter and join."""
+    functions: frozenset[str] = frozenset()
+    """The aggregates of it that may stand in an answer where ``output`` is ``aggregate_only``."""
+    filter: bool = True
+    """Whether it may select, join, sort or otherwise pick rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,25 @@ from oar_policies.reading import Fields, FileError, Reading, quote, start
 _NO_COLUMNS: Final[Mapping[str, Mark]] = MappingProxyType({})
 
 
+AGGREGATES: Final = frozenset(
+    {
+        "avg",
+        "count",
+        "max",
+        "min",
+        "stddev",
+        "stddev_pop",
+        "stddev_samp",
+        "sum",
+        "var_pop",
+        "var_samp",
+        "variance",
+    }
+)
+"""PostgreSQL's aggregates that a policy may let out of a column: each makes one number of many, or
+picks one value. Those that list values (``array_agg``) are not among them."""
+
+
 class PolicyError(FileError):
     """A policy that cannot be used."""
 
@@ -178,10 +197,42 @@ class _Reading(Reading):
         return MappingProxyType(rules)
 
     def column_rule(self, key: yaml.ScalarNode, node: yaml.Node) -> ColumnRule:
-        fields = self.fields(node, "a column", ("mask",))
+        known = ("mask", "output", "functions", "filter")
+        fields = self.fields(node, "a column", known)
         if not fields:
             raise self.error(start(node), "a column needs a rule")
-        return ColumnRule(start(key), mask=self.mask(fields["mask"][1]))
+        mask, output, functions, filters = map(fields.get, known)
+        if mask is not None and len(fields) > 1:
+            raise self.error(start(node), "a masked column is a constant: no other rule is needed")
+        if (functions is not None) != (output is not None and self.aggregates(output[1])):
+            raise self.error(start(node), "output: aggregate_only and functions go together")
+        if filters is not None and self.boolean(filters[1], "filter"):
+            raise self.error(start(filters[1]), "filter: false is expected, or no filter")
+        return ColumnRule(
+            start(key),
+            mask=self.mask(mask[1]) if mask else None,
+            output="allowed" if not output else "aggregate_only" if functions else "denied",
+            functions=self.aggregate_names(functions[1]) if functions else frozenset(),
+            filter=filters is None,
+        )
+
+    def aggregates(self, node: yaml.Node) -> bool:
+        """Read ``output``; tell whether aggregates may be put out."""
+        if isinstance(node, yaml.ScalarNode):
+            if node.value == "aggregate_only":
+                return True
+            if node.value in ("false", "False", "FALSE") and not node.style:
+                return False
+        raise self.error(start(node), "output: false or aggregate_only is expected")
+
+    def aggregate_names(self, node: yaml.Node) -> frozenset[str]:
+        names = self.names(node, "functions", "aggregate")
+        for item in self.items(node, "functions"):
+            name = self.text(item, "functions")
+            if name not in AGGREGATES:
+                listed = ", ".join(sorted(AGGREGATES))
+                raise self.error(start(item), f"functions: {quote(name)} is none of {listed}")
+        return names
 
     def mask(self, node: yaml.Node) -> Mask:
         if not self.null(node):

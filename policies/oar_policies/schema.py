@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from oar_policies.parse import AGGREGATES
+
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 _MOST: Final = 10**18 - 1
@@ -121,7 +123,6 @@ def _columns(least: int) -> _Schema:
 
 
 def _table() -> _Schema:
-    rule = _mapping({"mask": {"type": ["string", "null"]}}, required=("mask",))
     parts = _mapping(
         {
             "deny_columns": _columns(0),
@@ -130,12 +131,28 @@ def _table() -> _Schema:
             "columns": {
                 "type": "object",
                 "propertyNames": {"pattern": f"^{_PART}$"},
-                "additionalProperties": rule,
+                "additionalProperties": _column(),
             },
         }
     )
     whole = _mapping({"deny": {"type": "boolean"}}, required=("deny",))
     return {"oneOf": [whole, {**parts, "minProperties": 1}]}
+
+
+def _column() -> _Schema:
+    never = {"const": False}
+    listed = {"enum": sorted(AGGREGATES)}
+    functions = {"type": "array", "items": listed, "minItems": 1, "uniqueItems": True}
+    some: _Schema = {"output": {"const": "aggregate_only"}, "functions": functions}
+    masked = _described({"type": ["string", "null"]}, "What everybody reads in its place.")
+    return {
+        "oneOf": [
+            _mapping({"mask": masked}, required=("mask",)),
+            _mapping({"output": never, "filter": never}, required=("output",)),
+            _mapping({**some, "filter": never}, required=tuple(some)),
+            _mapping({"filter": never}, required=("filter",)),
+        ]
+    }
 
 
 def _grant(others: str, *, sends: bool) -> _Schema:

@@ -13,6 +13,7 @@ from typing import Final, Generic, TypeVar
 
 from oar_adapters.interface import Adapter, Capabilities, Output, Statement
 
+from oar_proxy import columnuse
 from oar_proxy import plan as plans
 from oar_proxy.catalog import PublishedTable
 from oar_proxy.decision import Decisions
@@ -155,6 +156,7 @@ class Compiler:
         edits = _literal_edits(statement, literals)
         owners = dict.fromkeys(owner for table in statement.tables for owner in table.owners)
         wishes.decisions.require_asks(owners)
+        checked = columnuse.check(statement, wishes.decisions)
         capabilities = {owner: self._adapters[owner].capabilities for owner in owners}
         whole = whole_statement(statement, capabilities, edits)
         if isinstance(whole, Whole):
@@ -167,7 +169,7 @@ class Compiler:
         if isinstance(whole, Whole):
             query = await self._whole_query(statement, whole, edits, wishes)
             if query is not None:
-                return plans.whole_plan(statement, whole, query)
+                return replace(plans.whole_plan(statement, whole, query), checked=checked)
             notes.append("the owner's answer to the whole statement might differ from the hub's")
         elif plans.cover_of(statement).kappa == 1:
             notes.append(f"not sent whole: {whole}")
@@ -175,7 +177,7 @@ class Compiler:
         reading = await self._reading(statement, literals, wishes.meaning, notes)
         if reading is not None and wishes.permit is not None:
             reading = reading.only(wishes.permit)
-        return plans.make_plan(
+        plan = plans.make_plan(
             statement,
             reading,
             adapters=self._adapters,
@@ -185,6 +187,7 @@ class Compiler:
             full=wishes.full,
             permit=wishes.permit,
         )
+        return replace(plan, checked=checked)
 
     # --- what the planner says ------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ verdict names the rule that made it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Final
 
@@ -21,7 +21,7 @@ from oar_policies.decide import (
     decide_keys_in,
     decide_subject,
 )
-from oar_policies.model import Form, Policy, Subject
+from oar_policies.model import Form, Policy, Subject, TableRule
 from oar_policies.names import write_name
 
 from oar_proxy.errors import InsufficientPrivilege, InternalError
@@ -107,6 +107,39 @@ class SentFilter:
 
     condition: str
     predicate: Predicate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """How a column of an owner may not be used, with the rules that say so.
+
+    ``functions`` are aggregates of it that may be put out where it may not. ``name`` is for errors.
+    """
+
+    name: str
+    column: str
+    output_rule: str | None = None
+    functions: frozenset[str] = frozenset()
+    filter_rule: str | None = None
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules, at least one."""
+        return tuple(rule for rule in (self.output_rule, self.filter_rule) if rule is not None)
+
+    def and_also(self, other: Restriction) -> Restriction:
+        """Return what is left where both hold: those of two holders of one table's rows."""
+        silent = [each.functions for each in (self, other) if each.output_rule is not None]
+        return replace(
+            self,
+            output_rule=self.output_rule or other.output_rule,
+            functions=silent[0].intersection(*silent) if silent else frozenset(),
+            filter_rule=self.filter_rule or other.filter_rule,
+        )
+
+
+Checked = Mapping[tuple[str, str], tuple[Restriction, ...]]
+"""By owner and table, the restrictions that a statement was checked against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +271,11 @@ class Decisions:
         rule = self.policy(owner).tables.get(table)
         return frozenset() if rule is None else frozenset(rule.masks)
 
+    def restrictions(self, owner: str, table: str) -> tuple[Restriction, ...]:
+        """Return the columns of an owner's table that may not be used for everything."""
+        rule = self.policy(owner).tables.get(table)
+        return () if rule is None else tuple(_restrictions(owner, table, rule))
+
     def row_filter(self, owner: str, table: str) -> tuple[Predicate, ...]:
         """Return what every scan of an owner's table has to carry.
 
@@ -354,6 +392,19 @@ class Decisions:
             detail=f"rule {part.decision.rule}; {keys} keys would be compared with {receiver}",
             hint=self.remedy(edge, part, keys),
         )
+
+
+def _restrictions(owner: str, table: str, rule: TableRule) -> Iterator[Restriction]:
+    for column, each in rule.columns.items():
+        where = f"{owner}/tables.{write_name(table)}.columns.{write_name(column)}"
+        if each.output != "allowed" or not each.filter:
+            yield Restriction(
+                f"column {write_name(table, column)} of owner {owner}",
+                column,
+                None if each.output == "allowed" else f"{where}.output",
+                each.functions,
+                None if each.filter else f"{where}.filter",
+            )
 
 
 def no_longer_published(owner: str) -> InsufficientPrivilege:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from types import MappingProxyType
 from typing import Final
@@ -41,7 +41,14 @@ from oar_policies.decide import (
 from oar_policies.model import Policy, Subject, TableRule
 from oar_policies.names import write_name
 
-from oar_proxy.decision import OWN_KEYS, Decisions, KeyEdge, SentFilter, no_longer_published
+from oar_proxy.decision import (
+    OWN_KEYS,
+    Checked,
+    Decisions,
+    KeyEdge,
+    SentFilter,
+    no_longer_published,
+)
 from oar_proxy.errors import InsufficientPrivilege, InternalError, LimitExceeded
 from oar_proxy.ledger import Ask, Disclosure, Ledger, StepEntry, StepOutcome, digest
 from oar_proxy.settings import Limits
@@ -75,6 +82,8 @@ class Step:
     query: Query
     rendered: str
     edges: tuple[BoundEdge, ...] = ()
+    checked: Checked = field(default_factory=dict)
+    """What the statement was checked against, by owner and table: see `Decisions.restrictions`."""
 
 
 def utc_today() -> date:
@@ -249,6 +258,7 @@ def _entry(decisions: Decisions, step: Step, digests: Digests) -> StepEntry:
     _require_visible(policy, step.query)
     _require_filters(policy, step.query)
     _require_views(decisions, step)
+    _require_checked(decisions, step)
     if step.query.limit is None or step.query.limit > cap.number + 1:
         raise InternalError(
             f"a query to owner {step.owner} is not bounded by its row cap",
@@ -436,6 +446,18 @@ def _require_views(decisions: Decisions, step: Step) -> None:
         for table, column in (*touched, *sorted_by):
             if column in decisions.masked(owner, table):
                 raise decisions.not_as_ruled(owner, table, column)
+
+
+def _require_checked(decisions: Decisions, step: Step) -> None:
+    """Check that the statement was planned under the rules about columns that are in force."""
+    for name in {table for table, column in _touched(step.query) if column is None}:
+        restrictions = decisions.restrictions(step.owner, name)
+        if restrictions and step.checked.get((step.owner, name)) != restrictions:
+            raise InsufficientPrivilege(
+                f"the use of {restrictions[0].name} was not checked",
+                detail=f"rule {restrictions[0].rules[0]}",
+                hint="retry: the policy may have been replaced since the statement was planned",
+            )
 
 
 def _require_unviewed(decisions: Decisions, owner: str, tables: Sequence[Table]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oar_adapters.interface import (
@@ -29,7 +29,7 @@ from oar_proxy import predicate as predicates
 from oar_proxy.catalog import Holder
 from oar_proxy.counting import Counted
 from oar_proxy.cover import Cover, cover
-from oar_proxy.decision import Decisions, EdgeVerdict, KeyEdge
+from oar_proxy.decision import Checked, Decisions, EdgeVerdict, KeyEdge
 from oar_proxy.edges import Edges, Stage, UsedEdge
 from oar_proxy.estimate import Estimates
 from oar_proxy.firstrows import FirstRows, first_rows
@@ -154,6 +154,8 @@ class Plan:
     notes: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     """Orders that were compared: the one that was taken first, with no reason against it."""
+    checked: Checked = field(default_factory=dict)
+    """The owners' restrictions that the statement was checked against."""
 
     @property
     def owners(self) -> set[str]:

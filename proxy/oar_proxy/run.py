@@ -107,7 +107,7 @@ class _Runner:
         rendered = self.adapters[whole.owner].render(query)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.snapshots.warm(whole.owner))
-            step = gates.Step(whole.owner, query, rendered, self.written)
+            step = gates.Step(whole.owner, query, rendered, self.written, self.plan.checked)
             (authorized,) = await self.fetcher.authorize([step])
         names = tuple(output.name for output in query.outputs)
         rows = Rows(names, [[] for _ in names])
@@ -155,7 +155,7 @@ class _Runner:
         for step, query, edges, _ in bound:
             rendered = self.adapters[step.owner].render(query)
             carried = (*itertools.chain.from_iterable(edges), *self.written)
-            wave.append(gates.Step(step.owner, query, rendered, carried))
+            wave.append(gates.Step(step.owner, query, rendered, carried, self.plan.checked))
         for gated in wave:
             if not _pointless(gated):
                 group.create_task(self.snapshots.warm(gated.owner))

@@ -949,3 +949,34 @@ def test_what_is_filtered_or_masked_has_no_statistics_and_no_keys_of_masked_colu
     (shown,) = viewed(masked).visible("finance", OwnerSchema((table,))).tables
     assert [c.distinct for c in shown.columns] == [7.0, None, 7.0]
     assert shown.row_estimate == 5.0
+
+
+# --- rules about columns ---
+
+
+RULED = "version: 1\ntables: {deliveries: {columns: {city: {output: false}}}}\n"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        pytest.param(scan(), id="scan"),
+        pytest.param(Scan(SALARIES, (), semi_joins=(beside(scan()),)), id="inside"),
+        pytest.param(WHOLE, id="text"),
+        pytest.param(Scan(A_SUBQUERY, (column("order_id"),), limit=CAP), id="subquery"),
+    ],
+)
+def test_a_query_of_a_statement_that_was_not_checked_against_the_rules_does_not_leave(query):
+    gate = make_gate(finance=RULED)
+    restrictions = decisions(gate).restrictions("finance", "deliveries")
+    query = dataclasses.replace(query, limit=CAP)
+    for checked in (
+        {},
+        {("finance", "deliveries"): ()},
+        {("logistics", "deliveries"): restrictions},
+    ):
+        with pytest.raises(InsufficientPrivilege) as refused:
+            authorize(gate, Step("finance", query, "SELECT …", checked=checked))
+        assert refused.value.detail == "rule finance/tables.deliveries.columns.city.output"
+    checked = {("finance", "deliveries"): restrictions}
+    assert authorize(gate, Step("finance", query, "SELECT …", checked=checked))

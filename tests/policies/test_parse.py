@@ -4,7 +4,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oar_policies.model import ColumnPattern, OwnerLimits, Policy
+from oar_policies.model import ColumnPattern, Mask, OwnerLimits, Policy
 from oar_policies.names import split_name, write_name
 from oar_policies.parse import PolicyError, load_policies, load_policy, parse_policy
 from oar_policies.reading import MAX_BYTES
@@ -51,6 +51,33 @@ def test_every_field_is_read():
 @pytest.mark.parametrize("text", ["version: 1", "version: 1\nmodel: {rows: deny}"])
 def test_no_model_sees_a_row_unless_the_owner_says_so(text):
     assert parse(text).rows_to_model is False
+
+
+def test_rules_about_columns_are_read():
+    text = """
+version: 1
+tables:
+  t:
+    row_filter: "a > 1"
+    columns:
+      a: {mask: null}
+      b: {mask: ''}
+      c: {output: false}
+      d: {output: aggregate_only, functions: [sum, avg], filter: false}
+      '"E.F"': {filter: false}
+"""
+    rule = parse(text).tables["t"]
+    assert rule.row_filter is not None
+    assert rule.row_filter.condition == "a > 1"
+    assert rule.masks == {"a": Mask(None), "b": Mask("")}
+    assert {n: (r.output, r.functions, r.filter) for n, r in rule.columns.items()} == {
+        "a": ("allowed", frozenset(), True),
+        "b": ("allowed", frozenset(), True),
+        "c": ("denied", frozenset(), True),
+        "d": ("aggregate_only", frozenset({"sum", "avg"}), False),
+        "E.F": ("allowed", frozenset(), False),
+    }
+    assert rule.columns["c"].mark.line == 9
 
 
 def test_digest_follows_the_text():
@@ -202,6 +229,74 @@ def test_digest_follows_the_text():
             2,
             43,
             "deny_columns as well",
+        ),
+        (
+            "version: 1\ntables: {t: {columns: {c: {output: true}}}}",
+            2,
+            36,
+            "output: false or aggregate_only",
+        ),
+        (
+            "version: 1\ntables: {t: {columns: {c: {output: 'false'}}}}",
+            2,
+            36,
+            "output: false or aggregate_only",
+        ),
+        (
+            "version: 1\ntables: {t: {columns: {c: {output: no}}}}",
+            2,
+            36,
+            "output: false or aggregate_only",
+        ),
+        (
+            "version: 1\ntables: {t: {columns: {c: {output: [false]}}}}",
+            2,
+            36,
+            "output: false or aggregate_only",
+        ),
+        ("version: 1\ntables: {t: {columns: {c: {output: aggregate_only}}}}", 2, 27, "go together"),
+        (
+            "version: 1\ntables: {t: {columns: {c: {output: false, functions: [sum]}}}}",
+            2,
+            27,
+            "go together",
+        ),
+        ("version: 1\ntables: {t: {columns: {c: {functions: [sum]}}}}", 2, 27, "go together"),
+        (
+            "version: 1\ntables: {t: {columns: {c: {output: aggregate_only, functions: [array_agg]}}}}",
+            2,
+            64,
+            "'array_agg' is none of avg, count",
+        ),
+        (
+            "version: 1\ntables: {t: {columns: {c: {output: aggregate_only, functions: []}}}}",
+            2,
+            63,
+            "names no aggregate",
+        ),
+        (
+            "version: 1\ntables: {t: {columns: {c: {filter: true}}}}",
+            2,
+            36,
+            "filter: false is expected",
+        ),
+        (
+            "version: 1\ntables: {t: {columns: {c: {filter: 'no'}}}}",
+            2,
+            36,
+            "true or false is expected",
+        ),
+        (
+            "version: 1\ntables: {t: {columns: {c: {mask: null, output: false}}}}",
+            2,
+            27,
+            "no other rule is needed",
+        ),
+        (
+            "version: 1\ntables: {t: {columns: {c: {mask: 'x', filter: false}}}}",
+            2,
+            27,
+            "no other rule is needed",
         ),
     ],
 )

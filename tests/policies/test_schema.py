@@ -114,7 +114,13 @@ documents = mapping(
                 row_filter=st.sampled_from(["a = 1", " "]),
                 columns=st.dictionaries(
                     st.sampled_from(["a", '"B"', "d"]),
-                    mapping({"mask": st.sampled_from(["x", "", None])}),
+                    mapping(
+                        None,
+                        mask=st.sampled_from(["x", "", None]),
+                        output=st.sampled_from([False, "aggregate_only"]),
+                        functions=st.sampled_from([["sum"], ["sum", "avg"], ["array_agg"]]),
+                        filter=st.just(False),
+                    ),
                     max_size=1,
                 ),
             ),
