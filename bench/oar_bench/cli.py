@@ -21,7 +21,16 @@ from oar_bench.ledger.command import ledger_command
 from oar_bench.overhead.command import overhead
 from oar_bench.paper.command import paper
 from oar_bench.policies.command import policies_command
-from oar_bench.printing import DataOption, DraftsOption, JsonOption, benchmarks, finish, refuse
+from oar_bench.printing import (
+    DataOption,
+    DraftsOption,
+    JsonOption,
+    LimitOption,
+    OrgOption,
+    benchmarks,
+    finish,
+    refuse,
+)
 from oar_bench.reduction.command import reduction_command
 from oar_bench.work import work_directory
 
@@ -79,12 +88,8 @@ def route_command(data: DataOption) -> None:
 @app.command("fidelity")
 def fidelity_command(
     data: DataOption,
-    org: Annotated[
-        list[str] | None, typer.Option(help="Only this organisation; may be given again.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Only this many statements of each organisation.")
-    ] = None,
+    org: OrgOption = None,
+    limit: LimitOption = None,
     json_only: JsonOption = False,
 ) -> None:
     """Gold SQL through a proxy over the owners, compared with the same SQL on merged tables."""
@@ -93,11 +98,7 @@ def fidelity_command(
     tallies: list[tuple[str, fidelity.Tally]] = []
     with work_directory() as directory:
         for benchmark in benchmarks(data):
-            chosen = [
-                organisation
-                for organisation in benchmark.organisations.values()
-                if organisation.with_rows and (not org or organisation.name in org)
-            ]
+            chosen = benchmark.with_rows(org)
             if chosen:
                 measured = asyncio.run(fidelity.measure(benchmark, chosen, limit, directory))
                 tallies += measured.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -98,6 +98,11 @@ class Benchmark:
     organisations: Mapping[str, Organisation]
     questions: tuple[Question, ...]
     drafts: Mapping[str, Path]
+
+    def with_rows(self, named: Collection[str] | None = None) -> list[Organisation]:
+        """Return the organisations whose owners hold rows; of those ``named``, if any are."""
+        found = [each for each in self.organisations.values() if each.with_rows]
+        return [each for each in found if not named or each.name in named]
 
 
 def find_benchmarks(directory: Path) -> tuple[Benchmark, ...]:

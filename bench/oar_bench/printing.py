@@ -25,6 +25,15 @@ DraftsOption = Annotated[
         help="One drafts file; all of the benchmark's otherwise.", exists=True, dir_okay=False
     ),
 ]
+OrgOption = Annotated[
+    list[str] | None, typer.Option("--org", help="Only this organisation; may be given again.")
+]
+LimitOption = Annotated[
+    int | None,
+    typer.Option(
+        "--limit", min=1, help="Only this many questions or statements of each organisation."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the last line only.")]
 
 

@@ -24,7 +24,7 @@ from psycopg.conninfo import make_conninfo
 
 from oar_bench.harness import ALLOW_ALL, USER
 from oar_bench.overhead.owners import Owners
-from oar_bench.overhead.processes import HOST, free_port, wait_for_port
+from oar_bench.overhead.processes import HOST, add_bench_user, free_port, wait_for_port
 
 OWNERS: Final = ("east", "west")
 PROXIES: Final = 2
@@ -256,21 +256,7 @@ def world(directory: Path) -> Iterator[World]:
         made = World(directory, hub, owners, log)
         stack.callback(made.stop)
         made.start(0)
-        _add_user(hub, made.password)
+        add_bench_user(hub.conninfo, made.password)
         for proxy in range(1, PROXIES):
             made.start(proxy)
         yield made
-
-
-def _add_user(hub: Hub, password: str) -> None:
-    import asyncio
-
-    from oar_proxy.hub.users import add_user
-
-    async def add() -> None:
-        async with await psycopg.AsyncConnection.connect(
-            hub.conninfo, autocommit=True
-        ) as connection:
-            await add_user(connection, USER, password)
-
-    asyncio.run(add())

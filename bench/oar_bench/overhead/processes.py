@@ -82,7 +82,7 @@ def proxy_process(
             address = running_hub(hub)
             if address is None:
                 raise OverheadError("oar serve is up, but its hub is not")
-            _add_user(address, password)
+            add_bench_user(address.conninfo, password)
             yield Proxy(process.pid, port, password, address)
         finally:
             process.send_signal(signal.SIGTERM)
@@ -92,16 +92,14 @@ def proxy_process(
                 process.kill()
 
 
-def _add_user(hub: HubAddress, password: str) -> None:
+def add_bench_user(conninfo: str, password: str) -> None:
     """Make the client user as ``oar user add`` does; a running proxy needs no restart for it."""
     import asyncio
 
     from oar_proxy.hub.users import add_user
 
     async def add() -> None:
-        async with await psycopg.AsyncConnection.connect(
-            hub.conninfo, autocommit=True
-        ) as connection:
+        async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
             await add_user(connection, USER, password)
 
     asyncio.run(add())

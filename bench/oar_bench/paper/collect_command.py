@@ -12,7 +12,14 @@ from rich.table import Table
 
 from oar_bench.layout import BenchmarkError
 from oar_bench.paper.runs import BUDGET
-from oar_bench.printing import DataOption, benchmarks, finish, refuse
+from oar_bench.printing import (
+    DataOption,
+    LimitOption,
+    OrgOption,
+    benchmarks,
+    finish,
+    refuse,
+)
 from oar_bench.work import work_directory
 
 KEY_VARIABLE: Final = "OAR_DRAFTER__API_KEY"
@@ -42,12 +49,8 @@ def collect_command(
         typer.Option(min=1, help="Tokens of results; 2048 otherwise. May be given again."),
     ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Runs of each question.")] = 1,
-    org: Annotated[
-        list[str] | None, typer.Option(help="Only this organisation; may be given again.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Only this many questions of each organisation.")
-    ] = None,
+    org: OrgOption = None,
+    limit: LimitOption = None,
     everyone: Annotated[
         bool, typer.Option("--everyone", help="Contact all owners, described or not.")
     ] = False,

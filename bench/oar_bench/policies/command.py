@@ -10,7 +10,15 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from oar_bench.printing import DataOption, JsonOption, benchmarks, finish, refuse
+from oar_bench.printing import (
+    DataOption,
+    JsonOption,
+    LimitOption,
+    OrgOption,
+    benchmarks,
+    finish,
+    refuse,
+)
 from oar_bench.work import work_directory
 
 _COUNTS: Final = (
@@ -29,12 +37,8 @@ def policies_command(
     data: DataOption,
     policies: Annotated[int, typer.Option(min=1, help="Draws of policies a statement.")] = 5,
     seed: Annotated[int, typer.Option(help="What the policies are drawn from.")] = 1,
-    org: Annotated[
-        list[str] | None, typer.Option(help="Only this organisation; may be given again.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Only this many statements of each organisation.")
-    ] = None,
+    org: OrgOption = None,
+    limit: LimitOption = None,
     json_only: JsonOption = False,
 ) -> None:
     """Statements over several owners under random policies: what is decided, and is it kept."""
@@ -44,11 +48,7 @@ def policies_command(
     found: dict[str, Decided] = {}
     with work_directory() as directory:
         for benchmark in benchmarks(data):
-            chosen = [
-                organisation
-                for organisation in benchmark.organisations.values()
-                if organisation.with_rows and (not org or organisation.name in org)
-            ]
+            chosen = benchmark.with_rows(org)
             if chosen:
                 found |= asyncio.run(
                     measure(
@@ -79,18 +79,7 @@ def policies_command(
     decisions = sum((decided.decisions for decided in found.values()), Counter[str]())
     result = {
         "seed": seed,
-        **{
-            name: sum(getattr(decided, name) for decided in found.values())
-            for name in (
-                "statements",
-                "asked",
-                "answered",
-                "equal",
-                "disclosures",
-                "keys",
-                "against",
-            )
-        },
+        **{name: sum(getattr(decided, name) for decided in found.values()) for name in _COUNTS},
         "decisions": {name: decisions[name] for name in DECISIONS},
         "refusals": dict(sum((decided.refusals for decided in found.values()), Counter[str]())),
         "seconds": round(time.monotonic() - began, 1),

@@ -170,6 +170,18 @@ def _after_explain_options(tokens: Sequence[Token]) -> int:
 
 
 def _create_as_extent(tokens: Sequence[Token], end: int) -> tuple[int, int] | None:
+    index = _outer_as(tokens)
+    if index is None:
+        return None
+    words = [t.name for t in tokens[-3:]]
+    if words[-1] == "DATA_P":
+        back = 3 if words[-2] == "NO" else 2
+        end = tokens[-back].start
+    return tokens[index + 1].start, end
+
+
+def _outer_as(tokens: Sequence[Token]) -> int | None:
+    """Find the first AS that stands in no brackets."""
     depth = 0
     for index, token in enumerate(tokens):
         if token.name == "ASCII_40":
@@ -177,11 +189,7 @@ def _create_as_extent(tokens: Sequence[Token], end: int) -> tuple[int, int] | No
         elif token.name == "ASCII_41":
             depth -= 1
         elif token.name == "AS" and depth == 0:
-            words = [t.name for t in tokens[-3:]]
-            if words[-1] == "DATA_P":
-                back = 3 if words[-2] == "NO" else 2
-                end = tokens[-back].start
-            return tokens[index + 1].start, end
+            return index
     return None
 
 
@@ -218,15 +226,10 @@ def argument_list(text: str) -> list[str]:
 def prepared_query(text: str) -> str:
     """The query of ``PREPARE name (types) AS query``."""
     tokens = list(scan(text))
-    depth = 0
-    for index, token in enumerate(tokens):
-        if token.name == "ASCII_40":
-            depth += 1
-        elif token.name == "ASCII_41":
-            depth -= 1
-        elif token.name == "AS" and depth == 0:
-            return text[tokens[index + 1].start : tokens[-1].end + 1].rstrip(";")
-    raise SyntaxFault("PREPARE without AS")
+    index = _outer_as(tokens)
+    if index is None:
+        raise SyntaxFault("PREPARE without AS")
+    return text[tokens[index + 1].start : tokens[-1].end + 1].rstrip(";")
 
 
 def _closing(tokens: Sequence[Token], opening: int) -> int:
