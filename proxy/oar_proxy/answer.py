@@ -83,7 +83,7 @@ async def answer(
         number = occurrence.number
         if number not in written:
             written[number] = _occurrence_rows(occurrence, gathered.of(number), binder)
-        edits.append(occurrence.relation.replace(written[number]))
+        edits.append(occurrence.answered(written[number]))
     sql = splice(statement.parsed.text, edits)
     execution = Execution(sql, tuple(binder.parameters), client_parameters > 0)
     return await _in_text(execution, client_parameters + 1, statement, link, account)
@@ -190,7 +190,7 @@ def _row_by_row(
     start, end = extent
     edits = [
         *statement.prefix_edits(),
-        occurrence.relation.replace(_occurrence_rows(occurrence, rows, binder)),
+        occurrence.answered(_occurrence_rows(occurrence, rows, binder)),
     ]
     inside = [Edit(e.start - start, e.end - start, e.replacement) for e in edits]
     return splice(statement.parsed.text[start:end], inside)

@@ -49,6 +49,11 @@ class Occurrence:
         """What the statement calls it."""
         return self.relation.reference
 
+    def answered(self, rows: str) -> Edit:
+        """Put a query for its rows in the place of its name."""
+        names = map(quote_identifier, self.table.key)
+        return self.relation.replace(rows, ".".join(names) if self.relation.as_value else None)
+
 
 @dataclass(frozen=True, slots=True)
 class OtherRelation:
@@ -437,7 +442,7 @@ def _sort_relations(
             known = others.get(name) or OtherRelation(relation, ())
             rest.append(replace(known, relation=relation))
             continue
-        named = _with_functions(relation, table, parsed)
+        named = _with_rows(relation, table, parsed)
         used = tuple(c.name for c in _used(named, table, parsed) if c.mask is None)
         number = len(occurrences) + 1
         for position, first in repeated.items():
@@ -471,8 +476,11 @@ def _meant(
     return tables, others
 
 
-def _with_functions(relation: Relation, table: PublishedTable, parsed: Parsed) -> Relation:
-    """Note where ``t.f`` is a function of whole rows: ``t`` has no column of that name."""
-    names = {column.name for column in table.columns}
-    called = (name for qualifier, name in parsed.attributes if qualifier == relation.reference)
-    return relation if names.issuperset(called) else replace(relation, whole=True)
+def _with_rows(relation: Relation, table: PublishedTable, parsed: Parsed) -> Relation:
+    """Note where ``t`` or ``t.f``, a function of it, is a whole row: no column has that name."""
+    reference = relation.reference
+    used = {name for qualifier, name in parsed.attributes if qualifier == reference}
+    used |= {reference} & parsed.bare
+    if used <= {column.name for column in table.columns}:
+        return relation
+    return replace(relation, whole=True, as_value=True)

@@ -169,6 +169,37 @@ def test_rows_are_the_same_when_reduced_in_full(line, merged, statement):
     assert Counter(map(repr, actual)) == Counter(map(repr, expected))
 
 
+@pytest.mark.parametrize("prepare", [False, True])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT a FROM a",
+        "SELECT x, b FROM a x LEFT JOIN b USING (k)",
+        "SELECT x, p FROM a x(p, q)",
+        "SELECT to_jsonb(v), v FROM a v(p, q, r)",
+        "SELECT row_to_json(x), (x).*, (x).v, x.row_to_json, pg_typeof(x.*) FROM a x",
+        "SELECT DISTINCT split FROM split WHERE split IS NOT NULL",
+        "SELECT array_agg(e), count((e.*)) FROM empty e",
+        "WITH q AS (SELECT d FROM d) SELECT (q.d).name FROM q",
+        "SELECT x.one, x FROM (SELECT a AS one, d FROM a JOIN d ON d.id = a.k) x",
+    ],
+)
+def test_a_row_as_a_value_has_its_tables_type(client, merged, statement, prepare):
+    expected = merged.execute(statement).fetchall()
+    actual = client.execute(statement, prepare=prepare).fetchall()
+    assert Counter(map(repr, actual)) == Counter(map(repr, expected))
+
+
+def test_a_table_of_rows_as_values(client, merged):
+    for connection in (client, merged):
+        connection.execute("CREATE TEMPORARY TABLE taken AS SELECT x, id FROM a x")
+    statement = "SELECT taken.x, (taken.x).v, w FROM taken JOIN b ON (taken.x).k = b.k"
+    expected = merged.execute(statement).fetchall()
+    assert Counter(client.execute(statement).fetchall()) == Counter(expected)
+    for connection in (client, merged):
+        connection.execute("DROP TABLE taken")
+
+
 def test_an_order_is_kept(client, merged):
     statement = (
         "SELECT v, a.id FROM a JOIN d ON true ORDER BY v DESC NULLS LAST, a.id, name LIMIT 7"

@@ -39,7 +39,8 @@ class Relation:
     """A name in FROM (or as a join or USING source) that no CTE of the statement explains.
 
     ``start``/``end`` delimit the name in the text, with what has to go together with it. ``whole``:
-    every column may be used. ``command``: it stands in ``TABLE name``.
+    every column may be used. ``command``: it stands in ``TABLE name``. ``as_value``: a row of it
+    may be used as one value (``SELECT t``).
     """
 
     schema: str | None
@@ -49,12 +50,17 @@ class Relation:
     end: int
     whole: bool
     command: bool = False
+    as_value: bool = False
 
-    def replace(self, query: str) -> Edit:
-        """Put a derived table in the place of the name."""
+    def replace(self, query: str, row_type: str | None = None) -> Edit:
+        """Put a derived table in the place of the name, with rows of a composite type if given."""
         lead = "SELECT * FROM " if self.command else ""
         name = "" if self.alias is not None else f" AS {quote_identifier(self.name)}"
-        return Edit(self.start, self.end, f"{lead}(\n{query}\n){name}")
+        rows = f"(\n{query}\n)"
+        if row_type is not None:
+            # A derived table's row is a record; one that a function returns keeps its type.
+            rows = f"pg_catalog.unnest(ARRAY(SELECT ROW(r.*)::{row_type} FROM {rows} AS r))"
+        return Edit(self.start, self.end, f"{lead}{rows}{name}")
 
     @property
     def reference(self) -> str:
@@ -93,7 +99,10 @@ class Parsed:
     """(number, start, end) of each ``$n``."""
     column_names: frozenset[str] = frozenset()
     attributes: frozenset[tuple[str, str]] = frozenset()
-    """Qualifier and name of each column: where no column has the name, ``t.f`` is ``f(t)``."""
+    """Qualifier and name of each column: where no column has the name, ``t.f`` is ``f(t)``. A star
+    that makes one value of a row (``count((t.*))``) stands for a name."""
+    bare: frozenset[str] = frozenset()
+    """Names of columns without a qualifier: where no column has the name, it is a whole row."""
     qualified: tuple[tuple[str, str, int, int], ...] = ()
     """(schema, table, start, end) of each schema before a column: ``public.`` in ``public.t.a``."""
     locks_rows: bool = False
@@ -212,6 +221,7 @@ class _Reader:
     parameters: list[tuple[int, int, int]] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     references: set[str] = field(default_factory=set)
+    bare: set[str] = field(default_factory=set)
     attributes: set[tuple[str, str]] = field(default_factory=set)
     starred: set[int] = field(default_factory=set)
     qualified: list[tuple[str, str, int, int]] = field(default_factory=list)
@@ -346,10 +356,11 @@ class _Reader:
                 self.everything = True
             else:
                 self.references.add(fields[-2].sval)
+                self.attributes.add((fields[-2].sval, "*"))
             return
         self.names.update(part.sval for part in fields)
         if len(fields) == 1:
-            self.references.add(fields[0].sval)
+            self.bare.add(fields[0].sval)
         else:
             self.attributes.add((fields[-2].sval, fields[-1].sval))
 
@@ -434,13 +445,17 @@ class _Reader:
         if command:
             start = self.tokens[before].start
         alias = node.alias.aliasname if node.alias else None
+        reference = alias or node.relname
         whole = (
             self.everything
             or renamed
             or id(node) in self.starred
-            or (alias or node.relname) in self.references
+            or reference in self.references
+            or reference in self.bare
         )
-        return Relation(node.schemaname, node.relname, alias, start, end, whole, command)
+        # Under names of its own, a column of the table's name does not hide the row.
+        as_value = renamed and reference in self.bare
+        return Relation(node.schemaname, node.relname, alias, start, end, whole, command, as_value)
 
 
 _HANDLERS: dict[type, Any] = {
@@ -491,6 +506,7 @@ def _describe(text: str, node: Any) -> Parsed:
         parameters=tuple(reader.parameters),
         column_names=frozenset(reader.names),
         attributes=frozenset(reader.attributes),
+        bare=frozenset(reader.bare),
         qualified=tuple(reader.qualified),
         locks_rows=reader.locks_rows,
     )
