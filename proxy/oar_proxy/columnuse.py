@@ -124,8 +124,7 @@ class _Checker:
         else:
             outputs, sorted_by = self._plain(node, scope)
         self._by_name(node.sortClause, sorted_by, outputs, "ORDER BY")
-        limits = (node.limitCount, node.limitOffset)
-        self._shown.append(self._expression(limits, scope, "LIMIT"))
+        self._expression((node.limitCount, node.limitOffset), scope, "LIMIT")
         return outputs
 
     def _with(self, clause: Any, scope: Scope) -> Scope:
@@ -176,8 +175,8 @@ class _Checker:
         outputs = [o for target in node.targetList or () for o in self._target(target, scope, star)]
         self._by_name(node.groupClause, scope, outputs, "GROUP BY")
         self._by_name(node.distinctClause, scope, outputs, "DISTINCT ON")
-        self._shown.append(self._expression(node.havingClause, scope, "HAVING"))
-        self._shown.append(self._expression(node.windowClause, scope, "a window"))
+        self._expression(node.havingClause, scope, "HAVING")
+        self._expression(node.windowClause, scope, "a window")
         return outputs, scope
 
     def _target(self, target: Any, scope: Scope, star: Outputs) -> Outputs:
@@ -205,6 +204,9 @@ class _Checker:
             bases = NONE
             if isinstance(key, ast.GroupingSet):
                 self._by_name(key.content, scope, outputs, place)
+            elif isinstance(key, ast.RowExpr) and place == "GROUP BY":
+                # Parentheses around several, which name outputs as they do without.
+                self._by_name(key.args, scope, outputs, place)
             elif isinstance(key, ast.A_Const) and isinstance(key.val, ast.Integer):
                 number = int(key.val.ival or 0)
                 counted = not any(output.several for output in outputs)
@@ -332,14 +334,20 @@ class _Checker:
     # --- expressions ------------------------------------------------------------------------------
 
     def _expression(self, node: Any, scope: Scope, place: Place) -> Bases:
-        """Check an expression; return what it is made of."""
+        """Check an expression; return what it is made of.
+
+        All of that is shown, wherever the expression stands: an error quotes it, a function of the
+        session's own tells it, and the number of rows can count it out.
+        """
         if isinstance(node, ast.ColumnRef):
             found = self._resolve(node, scope)
             self._use(found.bases, place, far=found.far)
+            self._shown.append(found.bases)
             return found.bases
         if isinstance(node, ast.SubLink):
             given = all_of(self._select(node.subselect, scope))
             self._use(given, place)
+            self._shown.append(given)
             return given | self._expression(node.testexpr, scope, place)
         if isinstance(node, ast.SelectStmt):
             raise self.unclear(f"a query in {place} reads it")
@@ -349,10 +357,9 @@ class _Checker:
         return NONE.union(*made_of)
 
     def _call(self, node: Any, scope: Scope, place: Place) -> Bases:
-        self._shown.append(self._expression(node.agg_filter, scope, "FILTER"))
+        self._expression(node.agg_filter, scope, "FILTER")
         window = "a window" if node.over is not None else "an aggregate's ORDER BY"
         made_of = self._expression((node.over, node.agg_order), scope, window)
-        self._shown.append(made_of)
         function = _plain_aggregate(node)
         if function is None or not self._built_in:
             return made_of.union(*(self._expression(a, scope, place) for a in node.args or ()))
@@ -363,6 +370,7 @@ class _Checker:
             aggregated = allowed and found.bare and not found.far
             result.add(replace(base, aggregated=base.aggregated or aggregated))
         self._use(frozenset(result), place, far=found.far)
+        self._shown.append(frozenset(result))
         return frozenset(result)
 
     # --- names and decisions ----------------------------------------------------------------------

@@ -206,6 +206,21 @@ REFUSED = [
      " ON d.person = c.person || ''", SSN),
     ("SELECT q.k2 FROM (SELECT person AS k, person AS k2 FROM claims) q JOIN staff ON k = ssn", SSN),
     ("SELECT amount FROM staff JOIN claims ON person = staff.ssn ORDER BY person", SSN),
+    # equal to it, in an expression that does not leave: errors, functions and counts tell it
+    ("SELECT count(*) FROM staff s JOIN claims c ON c.person = s.ssn"
+     " WHERE (c.person || s.name)::int = 1", SSN),
+    ("SELECT count(*) FROM staff s JOIN claims c ON c.person = s.ssn AND length(c.person) = 2", SSN),
+    ("SELECT count(*) FROM (SELECT DISTINCT (c.person || s.name)::int FROM staff s"
+     " JOIN claims c ON c.person = s.ssn) AS q", SSN),
+    ("SELECT count(*) FROM (SELECT max(person) FROM staff s JOIN claims c ON c.person = s.ssn) AS q", SSN),
+    ("SELECT name, count(*) FROM staff s JOIN claims c ON c.person = s.ssn,"
+     " generate_series(1, ascii(c.person)) GROUP BY name", SSN),
+    ("SELECT name, x.id FROM staff s JOIN claims c ON c.person = s.ssn"
+     " LEFT JOIN claims x ON c.person = 's1'", SSN),
+    ("SELECT name FROM staff s JOIN claims c ON c.person = s.ssn"
+     " WHERE c.id = (SELECT length(c.person))", SSN),
+    ("SELECT n FROM (SELECT 1 AS k) o, LATERAL (SELECT ssn AS k, count(*) AS n FROM staff"
+     " GROUP BY (k, id)) AS g", SSN),
     ("SELECT person FROM claims c WHERE c.person = (SELECT d.person FROM claims d, staff s"
      " WHERE d.person = s.ssn LIMIT 1)", SSN),
     ("WITH RECURSIVE r AS (SELECT person FROM claims UNION SELECT r.person FROM r JOIN staff"
