@@ -138,7 +138,8 @@ class _Runner:
                 unfinished.subtract((step.occurrence, step.stage) for step in skipped)
                 if running and not skipped:
                     # The owners of later steps open theirs while the keys are on their way.
-                    for owner in {step.owner for step in waiting} - warming.keys():
+                    later = {s.owner for s in waiting if self.snapshots.lasts(s.owner)}
+                    for owner in later - warming.keys():
                         warming[owner] = group.create_task(self.snapshots.warm(owner))
                     done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                     ended = [running.pop(task) for task in done]

@@ -67,6 +67,16 @@ class Snapshots:
         self._locks: dict[str, asyncio.Lock] = {}
         self._open: dict[str, Snapshot] = {}
 
+    def lasts(self, owner: str) -> bool:
+        """Tell whether a snapshot may be opened any time before it is needed.
+
+        Where an owner's own limit is shorter than the statement's, that would pass meanwhile.
+        """
+        return self._seconds(owner) >= self._timeout
+
+    def _seconds(self, owner: str) -> float:
+        return min(self._timeout, self._decisions.timeout(owner))
+
     async def warm(self, owner: str) -> None:
         """Open the snapshot while the ledger is being written; a failure shows at first use."""
         with contextlib.suppress(OwnerError):
@@ -78,9 +88,8 @@ class Snapshots:
         """Take a turn at the owner's snapshot. Raises ``OwnerError`` when it does not open."""
         async with self._locks.setdefault(owner, asyncio.Lock()):
             if owner not in self._open:
-                timeout = min(self._timeout, self._decisions.timeout(owner))
                 self._open[owner] = await self._stack.enter_async_context(
-                    self._adapters[owner].snapshot(timeout)
+                    self._adapters[owner].snapshot(self._seconds(owner))
                 )
             yield self._open[owner]
 

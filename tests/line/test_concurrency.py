@@ -81,6 +81,27 @@ def test_an_owner_is_left_alone_when_nobody_waits_any_more(line, owners, how):
     assert outcome == ("57014", "57014")
 
 
+def test_an_owners_time_does_not_pass_while_another_one_is_waited_for(
+    owners, new_database, running_proxy
+):
+    """The snapshot of an owner that is asked later may be opened early, unless it ends early."""
+    short = f"{owners.ALLOW}limits: {{timeout: 1}}\n"
+    policies = dict.fromkeys(owners.urls, owners.ALLOW) | {"west": short}
+    statement = "SELECT a.id, c.u FROM shop.a JOIN shop.c USING (k) WHERE a.v = 'x'"
+
+    async def wait_longer(dsn, locker):
+        asking = asyncio.create_task(ask(dsn, statement, 1))
+        await until(lambda: blocked(owners) == 1)
+        await asyncio.sleep(1.5)
+        locker.rollback()
+        return await asking
+
+    settings = owners.settings(new_database("hub"), policies)
+    with running_proxy(settings) as (_, dsn), psycopg.connect(owners.north) as locker:
+        locker.execute("LOCK TABLE a IN ACCESS EXCLUSIVE MODE")
+        assert asyncio.run(wait_longer(dsn, locker)) == [[(1, "m")]]
+
+
 def test_what_a_session_asked_does_not_keep_it(line):
     """Plans are remembered; a client that has left is not."""
 
