@@ -84,8 +84,13 @@ class Answering(Protocol):
 
 @dataclass(slots=True)
 class _Held:
-    """Answers by question that were needed for their columns, and when they came."""
+    """Answers that were needed for their columns: of what was asked, by question, and since when.
 
+    They are given to nobody who asks for something else by then: as another role, say, with another
+    purpose or budget, or of other tables.
+    """
+
+    asked: Sequence[Asked]
     answers: Mapping[str, Answer]
     at: float
 
@@ -95,7 +100,6 @@ class AskingStatement:
     """A statement with questions for a protocol, as it was when it was prepared."""
 
     parsed: Parsed
-    catalog: Catalog
     protocol: str
     explained: explain.Options | None
     held: _Held | None = None
@@ -145,7 +149,7 @@ class Asking:
             _refuse_misplaced(call, protocol)
         explained = explain.options(parsed.node)
         await _require_hubs_alone(parsed, link, catalog, protocol)
-        statement = AskingStatement(parsed, catalog, protocol, explained)
+        statement = AskingStatement(parsed, protocol, explained)
         unnamed = [call for call in calls if call.name == "oar_ask" and not call.columns]
         if not unnamed:
             return Prepared(parsed.text, statement)
@@ -157,10 +161,10 @@ class Asking:
             )
         if explained is not None and extent is not None:
             return Prepared(splice(parsed.text, [Edit(*extent, "SELECT 1")]), statement)
-        given = await self._answers(
-            statement, [c.argument for c in calls if c.argument is not None], link, state
-        )
-        statement.held = _Held(given, asyncio.get_running_loop().time())
+        questions = [call.argument for call in calls if call.argument is not None]
+        asked = await self._asked(protocol, questions, link, state, catalog)
+        given = await self._answers(asked, link, state)
+        statement.held = _Held(asked, given, asyncio.get_running_loop().time())
         guarded = [
             derived_call(call, f"SELECT * FROM public.oar_ask('') AS r({_defined(columns)})")
             for call in unnamed
@@ -173,37 +177,38 @@ class Asking:
         self,
         statement: AskingStatement,
         link: HubLink,
+        catalog: Catalog,
         arguments: Mapping[int, str | None],
     ) -> Execution | None:
         """Answer the questions, or give the answers held; return what the hub executes.
 
-        ``arguments`` are the client's parameters; None where they turn out to be questions with
-        verified answers. Raises ``OarError`` and ``HubRejected``.
+        ``catalog`` is today's, ``arguments`` are the client's parameters; None where they turn out
+        to be questions with verified answers. Raises ``OarError`` and ``HubRejected``.
         """
         state = await link.state()
         if self.protocol(state) != statement.protocol:
             raise _changed()
         parsed = statement.parsed
         calls = _questions(parsed)
-        asked = [_question(call, arguments) for call in calls]
-        if self._all_verified(asked):
+        questions = [_question(call, arguments) for call in calls]
+        if self._all_verified(questions):
             return None
+        asked = await self._asked(statement.protocol, questions, link, state, catalog)
         if statement.explained is not None:
-            documents = await self._explained(
-                statement, asked, link, state, analyze=statement.explained.analyze
-            )
+            documents = await self._explained(asked, state, analyze=statement.explained.analyze)
             if statement.explained.as_json:
                 return answers.explanation((), json.dumps([{"Plan": d} for d in documents]))
             return answers.explanation(_lines(documents), None)
         held, statement.held = statement.held, None
-        if held is not None and asyncio.get_running_loop().time() - held.at <= HELD_FOR:
+        now = asyncio.get_running_loop().time()
+        if held is not None and held.asked == asked and now - held.at <= HELD_FOR:
             given = held.answers
         else:
-            given = await self._answers(statement, asked, link, state)
+            given = await self._answers(asked, link, state)
         binder = _Binder(len(arguments) + 1, written=parsed.kind == "CopyStmt")
         edits = [
             _put(call, given[question], binder.bind)
-            for call, question in zip(calls, asked, strict=True)
+            for call, question in zip(calls, questions, strict=True)
         ]
         sql = splice(parsed.text, edits)
         return Execution(sql, tuple(binder.parameters), bool(arguments))
@@ -219,9 +224,9 @@ class Asking:
         for call in parsed.calls:
             _refuse_misplaced(call, protocol)
         await _require_hubs_alone(parsed, link, catalog, protocol)
-        asked = [_question(call, {}) for call in _questions(parsed)]
-        statement = AskingStatement(parsed, catalog, protocol, None)
-        return _lines(await self._explained(statement, asked, link, state, analyze=False))
+        questions = [_question(call, {}) for call in _questions(parsed)]
+        asked = await self._asked(protocol, questions, link, state, catalog)
+        return _lines(await self._explained(asked, state, analyze=False))
 
     def _all_verified(self, questions: Sequence[str | None]) -> bool:
         """Tell whether people have answered all questions of a statement; some alone is refused.
@@ -239,11 +244,7 @@ class Asking:
     # --- asking ---------------------------------------------------------------------------------
 
     async def _answers(
-        self,
-        statement: AskingStatement,
-        questions: Sequence[str],
-        link: HubLink,
-        state: SessionState,
+        self, questions: Sequence[Asked], link: HubLink, state: SessionState
     ) -> dict[str, Answer]:
         given: dict[str, Answer] = {}
         reports = state.enabled("oar.progress")
@@ -252,8 +253,8 @@ class Asking:
             if reports:
                 tell(link, state, message)
 
-        async with self._limited(statement.protocol, state):
-            for asked in await self._asked(statement, questions, link, state):
+        async with self._limited(questions, state):
+            for asked in questions:
                 answer = await self._answering.answer(asked, progress)
                 _require_one_width(answer.rows)
                 given[asked.question.text] = answer
@@ -261,38 +262,34 @@ class Asking:
         return given
 
     async def _explained(
-        self,
-        statement: AskingStatement,
-        questions: Sequence[str],
-        link: HubLink,
-        state: SessionState,
-        *,
-        analyze: bool,
+        self, questions: Sequence[Asked], state: SessionState, *, analyze: bool
     ) -> list[dict[str, Any]]:
-        async with self._limited(statement.protocol, state):
+        async with self._limited(questions, state):
             return [
                 {"Node Type": "Protocol Query"}
                 | await self._answering.explain(asked, analyze=analyze)
-                for asked in await self._asked(statement, questions, link, state)
+                for asked in questions
             ]
 
     async def _asked(
         self,
-        statement: AskingStatement,
+        protocol: str,
         questions: Sequence[str],
         link: HubLink,
         state: SessionState,
+        catalog: Catalog,
     ) -> list[Asked]:
         require_safe(state)
         budget = self._budget(state)
-        catalog = await _readable(link, statement.catalog)
+        readable = await _readable(link, catalog)
         by = [
             Question(question, state.principal, state.settings, state.roles)
             for question in dict.fromkeys(questions)
         ]
-        return [Asked(statement.protocol, question, catalog, budget) for question in by]
+        return [Asked(protocol, question, readable, budget) for question in by]
 
-    def _limited(self, protocol: str, state: SessionState) -> _Limit:
+    def _limited(self, questions: Sequence[Asked], state: SessionState) -> _Limit:
+        (protocol,) = {asked.protocol for asked in questions}
         return _Limit(state.timeout(self._limits.statement_timeout), protocol)
 
     def _budget(self, state: SessionState) -> int:

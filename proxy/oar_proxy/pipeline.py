@@ -206,7 +206,10 @@ class Pipeline:
             assert self.asking is not None
             values = await client_arguments(link, parameters)
             execution = await self.asking.execute(
-                statement, link, {number: given.value for number, given in values.items()}
+                statement,
+                link,
+                self.catalog,
+                {number: given.value for number, given in values.items()},
             )
             if execution is not None:
                 return execution

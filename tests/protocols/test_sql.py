@@ -6,6 +6,7 @@ import asyncio
 import json
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -57,6 +58,7 @@ SCRIPTS = {
 class Clients:
     """A running proxy with two owners, and who connects to it."""
 
+    refresh: Callable[[], bool]
     dsn: str
     hub: str
     model: ModelServer
@@ -125,8 +127,8 @@ def proxied(owner_urls, new_database, running_proxy, well_behaved):
                 ),
                 questions=questions or QuestionSettings(),
             )
-            with running_proxy(settings) as (_, dsn):
-                yield Clients(dsn, hub, model, scripts)
+            with running_proxy(settings) as (refresh, dsn):
+                yield Clients(refresh, dsn, hub, model, scripts)
 
     return make
 
@@ -445,6 +447,59 @@ def test_an_answer_is_not_held_for_long(clients, monkeypatch):
     assert told == ["column1"]
     assert (asked, then, at_last) == (1, 1, 3)
     assert [tuple(r) for r in (*first, *second)] == [(50,), (50,)]
+
+
+@pytest.mark.parametrize(
+    "change", ["SET oar.budget = 512", "SET oar.purpose = 'audit'", "SET ROLE reader"]
+)
+def test_an_answer_is_held_for_what_was_asked_and_nothing_else(clients, change):
+    async def ask():
+        connection = await connected(clients)
+        try:
+            prepared = await connection.prepare(f"SELECT * FROM oar_ask('{ASK}')")
+            await connection.execute(change)
+            return [tuple(row) for row in await prepared.fetch()]
+        finally:
+            await connection.close()
+
+    with psycopg.connect(clients.hub, autocommit=True) as hub:
+        user = psycopg.conninfo.conninfo_to_dict(clients.dsn)["user"]
+        hub.execute("CREATE ROLE reader")
+        hub.execute("GRANT USAGE ON SCHEMA registry, treasury TO reader")
+        hub.execute("GRANT SELECT ON registry.member, treasury.income TO reader")
+        hub.execute("GRANT EXECUTE ON FUNCTION public.oar_ask(text) TO reader")
+        hub.execute(f"GRANT reader TO {user}")
+        try:
+            if change.endswith("reader"):
+                hub.execute("REVOKE SELECT ON treasury.income FROM reader")
+                with pytest.raises(asyncpg.PostgresError):
+                    asyncio.run(ask())
+                last = clients.materials("planner")[-1]
+                assert [o["owner"] for o in last["owners"]] == ["registry"]
+            else:
+                assert asyncio.run(ask()) == [(50,)]
+                assert len(clients.materials("receiver")) == 2
+        finally:
+            hub.execute("DROP OWNED BY reader")
+            hub.execute("DROP ROLE reader")
+
+
+def test_a_prepared_question_is_asked_of_what_is_published_now(clients, person, owner_urls):
+    _, _, treasury = owner_urls
+    statement = f"SELECT * FROM oar_ask_json('{ASK}')"
+    with psycopg.connect(treasury, autocommit=True) as owner:
+        owner.execute("ALTER TABLE income ADD COLUMN withdrawn int")
+        try:
+            assert clients.refresh()
+            rows(person, statement, prepare=True)
+            assert "withdrawn" in json.dumps(clients.materials("planner"))
+        finally:
+            owner.execute("ALTER TABLE income DROP COLUMN withdrawn")
+            clients.refresh()
+    clients.model.received.clear()
+    rows(person, statement, prepare=True)
+    assert clients.materials("planner")
+    assert "withdrawn" not in json.dumps(clients.materials("planner"))
 
 
 async def connected(clients, **settings):
