@@ -42,6 +42,9 @@ _PRUNE_AT: Final = 256
 deallocate by SQL would make the memory grow with every statement they prepare."""
 
 SAFE_ENCODINGS: Final = frozenset({"UTF8", "SQL_ASCII"})
+
+_PRINTS_ROWS: Final = {"log_parameter_max_length_on_error": "0", "debug_print_plan": "off"}
+"""Settings that have the hub print the parameters of a statement, with the value that does not."""
 """Client encodings under which the hub takes our UTF-8 as it is."""
 
 
@@ -526,9 +529,19 @@ async def _outcome(settled: asyncio.Future[str]) -> str:
 
 
 def require_safe(state: SessionState) -> None:
-    """Raise ``FeatureNotSupported`` where the client's encoding is not the hub's."""
+    """Raise ``FeatureNotSupported`` where a setting of the session is not one to run under.
+
+    Rows of owners are parameters at the hub, also those that no answer may show: it must not print
+    them.
+    """
     if state.settings["client_encoding"] not in SAFE_ENCODINGS:
         raise FeatureNotSupported(
             "statement over owners' tables not run: client_encoding is not UTF8",
             hint="SET client_encoding TO 'UTF8'",
         )
+    for name, silent in _PRINTS_ROWS.items():
+        if state.settings.get(name, silent) != silent:
+            raise FeatureNotSupported(
+                f"statement over owners' tables not run: with {name} the hub prints their rows",
+                hint=f"SET {name} TO {silent}",
+            )

@@ -138,9 +138,15 @@ class Settling(Expected):
     def done(self, message: bytes) -> None:  # noqa: ARG002
         self._settle(SUCCEEDED)
 
+    def notice(self, notice: bytes) -> bytes | None:
+        # What the hub logs of a statement can hold its parameters: rows that no answer may show.
+        if messages.is_log(notice):
+            return None
+        return super().notice(messages.without_parameters(notice))
+
     def failed(self, response: bytes) -> bytes | None:
         self._settle(messages.sqlstate(response))
-        return messages.with_position(response, self._shift)
+        return messages.without_parameters(messages.with_position(response, self._shift))
 
     def skipped(self) -> bytes | None:
         self._settle(_SKIPPED)

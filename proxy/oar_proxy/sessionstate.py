@@ -32,6 +32,8 @@ _SETTINGS: Final = (
     "statement_timeout",
     "client_min_messages",
     "standard_conforming_strings",
+    "log_parameter_max_length_on_error",
+    "debug_print_plan",
     "oar.progress",
     "oar.max_keys",
     "oar.reduction",

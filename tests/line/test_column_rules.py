@@ -359,6 +359,41 @@ def test_no_carrier_takes_a_column_along(ruled, statement):
     assert asked(ruled) == before
 
 
+PRINTING = [("log_parameter_max_length_on_error", "-1"), ("debug_print_plan", "on")]
+
+
+@pytest.mark.parametrize(("setting", "value"), PRINTING)
+def test_no_setting_makes_the_hub_print_the_rows_it_evaluates(ruled, setting, value):
+    statement = "SELECT name, 1 / (s.id - s.id) FROM staff s JOIN claims c ON s.ssn = c.person"
+    before = asked(ruled)
+    with ruled.transaction(force_rollback=True):
+        ruled.execute("SELECT set_config(%s, %s, true)", [setting, value])
+        with pytest.raises(psycopg.errors.FeatureNotSupported) as refused:
+            ruled.execute(statement)
+        assert setting in refused.value.diag.message_hint
+    assert asked(ruled) == before
+
+
+@pytest.mark.parametrize(("setting", "value"), PRINTING)
+def test_what_the_hub_prints_while_it_plans_does_not_reach_the_client(ruled, setting, value):
+    """A function that lies about itself runs behind the look at the settings."""
+    told = []
+    ruled.add_notice_handler(lambda said: told.append(f"{said.message_detail} {said.context}"))
+    with ruled.transaction(force_rollback=True):
+        ruled.execute(
+            "CREATE FUNCTION pg_temp.turn() RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS $$BEGIN"
+            f" PERFORM set_config('{setting}', '{value}', true);"
+            " PERFORM set_config('client_min_messages', 'debug5', true); RETURN 0; END$$"
+        )
+        with pytest.raises(psycopg.errors.DivisionByZero) as failed:
+            ruled.execute(
+                "SELECT name, 1 / ((s.id - s.id) + pg_temp.turn())"
+                " FROM staff s JOIN claims c ON s.ssn = c.person"
+            )
+    assert not any("s1,s2" in each or "CONST" in each for each in told)
+    assert "s1,s2" not in (failed.value.diag.context or "")
+
+
 def test_a_view_and_a_prepared_statement_that_keep_to_the_rules_are_answered(ruled):
     with ruled.transaction(force_rollback=True):
         ruled.execute("CREATE TEMPORARY VIEW viewed AS SELECT ssn AS secret, name FROM staff")

@@ -89,6 +89,10 @@ class Expected:
         """Return what the client gets of one message of the answer."""
         return message
 
+    def notice(self, notice: bytes) -> bytes | None:
+        """Return what the client gets of a NoticeResponse that comes before the answer ends."""
+        return notice if self.passes else self.message(_NOTICE, notice)
+
     def done(self, message: bytes) -> None:
         """The last message of the answer has come."""
 
@@ -266,7 +270,7 @@ class Conversation:
             return self._error(message)
         head = self._queue[0] if self._queue else None
         if code == _NOTICE:
-            return message if head is None or head.passes else head.message(code, message)
+            return message if head is None else head.notice(message)
         if code in (_PARAMETER_STATUS, _NOTIFICATION):
             return message
         if code == _READY and len(message) != _READY_LENGTH:

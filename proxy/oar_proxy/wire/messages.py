@@ -7,6 +7,7 @@ prescribes. Encoders return whole messages.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -283,6 +284,27 @@ def with_position(message: bytes, shift: int | None) -> bytes:
     else:
         fields["P"] = b"%d" % (int(fields["P"]) + shift)
     return encode_fields(b"E", fields)
+
+
+_PRINTED: Final = re.compile(rb"(^|\n)[^\n]*\$1 = .*", re.DOTALL)
+"""In a context: the line that begins with a portal's parameters, and all that follows."""
+
+
+def without_parameters(message: bytes) -> bytes:
+    """Leave the parameters of the portal out of an ErrorResponse's or NoticeResponse's context."""
+    fields = decode_fields(message)
+    if "W" not in fields:
+        return message
+    context = _PRINTED.sub(b"", fields["W"])
+    if context == fields["W"]:
+        return message
+    del fields["W"]
+    return encode_fields(message[:1], fields | ({"W": context} if context else {}))
+
+
+def is_log(notice: bytes) -> bool:
+    """Tell whether a NoticeResponse is of the hub's log, and about how it works."""
+    return decode_fields(notice).get("V", b"").startswith((b"LOG", b"DEBUG"))
 
 
 # --- what a session writes ------------------------------------------------------------------
