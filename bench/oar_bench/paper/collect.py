@@ -105,11 +105,14 @@ async def collect(
 ) -> Collected:
     """Make and save the runs that ``out`` does not have yet; say where it is, a line at a time.
 
-    Raises :class:`~oar_bench.layout.BenchmarkError` where no question fits or two have one id, and
-    what starting a proxy raises.
+    Raises :class:`~oar_bench.layout.BenchmarkError` where no question fits, two have one id or
+    ``out`` has runs with other contacts, and what starting a proxy raises.
     """
     jobs = _jobs(benchmarks, wanted)
-    present = {_key(record) for record in out.records()}
+    present = set()
+    for record in out.records():
+        present.add(_key(record))
+        _require_contacts(record, everyone=wanted.everyone)
     collected = Collected(Counter(dict.fromkeys(wanted.kinds, 0)))
     for organisation, mine in jobs:
         missing = [job for job in mine if job.key(calls.model) not in present]
@@ -128,6 +131,13 @@ def _key(record: Mapping[str, Any]) -> tuple[Any, ...]:
         return (record["model"], str(record["question"]), kind, record.get("run", 1), budget)
     except KeyError as error:
         raise BenchmarkError(f"not a file of saved runs: a line has no {error}") from error
+
+
+def _require_contacts(record: Mapping[str, Any], *, everyone: bool) -> None:
+    """Refuse to go on with runs that contacted others: they would count as the same setting."""
+    if record["protocol"] != COMPILED and bool(record.get("everyone")) != everyone:
+        made = "without" if everyone else "with"
+        raise BenchmarkError(f"the file has runs made {made} --everyone: collect into another one")
 
 
 def _jobs(benchmarks: Sequence[Benchmark], wanted: Wanted) -> list[tuple[Organisation, list[_Job]]]:
@@ -257,7 +267,8 @@ class _Desk:
             return
         collected.in_a_row = 0
         spent = _spent(model)
-        self.out.append({**_head(job, self.calls.model), **made, **spent})
+        head = _head(job, self.calls.model, everyone=self.site.everyone)
+        self.out.append({**head, **made, **spent})
         collected.saved[job.kind] += 1
         if spent["dollars"] is not None:
             collected.dollars = (collected.dollars or 0.0) + spent["dollars"]
@@ -353,14 +364,18 @@ async def _compiled(question: Asked, site: _Site, model: Metered) -> dict[str, A
     return {"outcome": "answered", "rows": list(result_rows(result))}
 
 
-def _head(job: _Job, model: str) -> dict[str, Any]:
-    head = {
+def _head(job: _Job, model: str, *, everyone: bool) -> dict[str, Any]:
+    head: dict[str, Any] = {
         "question": job.question.id,
         "protocol": job.kind,
         "model": model,
         "run": job.run,
     }
-    return head if job.budget is None else {**head, "budget": job.budget}
+    if job.budget is not None:
+        head["budget"] = job.budget
+    if everyone and job.kind != COMPILED:
+        head["everyone"] = True
+    return head
 
 
 def _spent(model: Metered) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from oar_bench.paper.routers import (
     ROUTERS,
     SELF,
     Case,
+    Router,
     protocols,
     with_retry,
 )
@@ -106,7 +107,7 @@ def evaluate_router(asked: Iterable[Case], name: str) -> Scored:
     """Score one of :data:`~oar_bench.paper.routers.ROUTERS` on cases."""
     found: dict[str, list[Score]] = defaultdict(list)
     for case in asked:
-        chosen = protocols(ROUTERS[name], case)
+        chosen = _routed(ROUTERS[name], case)
         scored = None if chosen is None else _score(case, chosen)
         if scored is not None:
             found[case.question.id].append(scored)
@@ -119,16 +120,30 @@ def _spent(case: Case) -> Iterator[tuple[str, tuple[str, ...]]]:
         if protocol not in CALLS:
             yield protocol, (protocol,)
     for name, router in ROUTERS.items():
-        chosen = protocols(router, case)
+        chosen = _routed(router, case)
         if chosen is not None:
             yield name, chosen
     for name in (KAPPA_FROZEN, KAPPA):
-        chosen, plus = protocols(ROUTERS[name], case), protocols(ROUTERS[name], case, RELAY_PLUS)
-        if chosen is not None and plus is not None:
+        chosen, plus = _routed(ROUTERS[name], case), _routed(ROUTERS[name], case, RELAY_PLUS)
+        if chosen is not None:
             yield retried(name), with_retry(chosen, case)
-            if RELAY_PLUS in case.runs:
-                yield f"{name}, {RELAY_PLUS}", plus
-    yield retried(FAN_OUT), with_retry((FAN_OUT,), case)
+        if plus is not None:
+            yield f"{name}, {RELAY_PLUS}", plus
+    if _are_saved(case, FAN_OUT, RELAY):
+        yield retried(FAN_OUT), with_retry((FAN_OUT,), case)
+
+
+def _routed(router: Router, case: Case, relay: str = RELAY) -> tuple[str, ...] | None:
+    """Return the runs a router spends; None where it cannot decide, or a branch was not saved.
+
+    Both branches have to be there: with the one it took alone, a file without relay's runs would
+    score a router on the questions that it sends to fan-out.
+    """
+    return protocols(router, case, relay) if _are_saved(case, FAN_OUT, relay) else None
+
+
+def _are_saved(case: Case, *ways: str) -> bool:
+    return all(way in case.runs for way in ways)
 
 
 def retried(way: str) -> str:

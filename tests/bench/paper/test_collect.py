@@ -205,8 +205,12 @@ def test_everyone_is_contacted_where_that_is_wanted(collect, tmp_path):
     with serving(scripted(campus.MODEL)) as server:
         options = ("--org", "guild", "--limit", "2", "--protocol", "fan-out", "--everyone")
         collection = collect(tmp_path / "runs.jsonl", server.url, *options)
-    steps = collection.line("salary", "fan-out")["steps"]
+    steps = collection.line("salary", "fan-out", everyone=True)["steps"]
     assert [step["owner"] for step in steps] == ["alice", "bob", "carol", "erin", "frank"]
+    # The other setting's runs would be taken for these.
+    usual = collect(collection.out, server.url, *options[:-1])
+    assert usual.status == 2
+    assert "the file has runs made with --everyone" in usual.printed
 
 
 def test_routers_calls_see_schemas_and_no_row(everything):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from oar_bench.drafts import Draft
@@ -47,6 +48,18 @@ def test_accuracy_of_every_protocol_and_router(cases):
         name: tuple(by_question[question].accuracy for question in ORDER)
         for name, by_question in scored.items()
     } == ACCURACY
+
+
+@pytest.mark.parametrize("missing", ["fan-out", "relay"])
+def test_a_router_is_scored_where_both_its_branches_were_saved(cases, missing):
+    """With one branch alone it would be scored on the questions that it sends there."""
+    alone = [
+        replace(case, runs={name: run for name, run in case.runs.items() if name != missing})
+        for case in cases
+    ]
+    kept = "relay" if missing == "fan-out" else "fan-out"
+    assert set(comparison.evaluate(alone)) == {kept}
+    assert comparison.evaluate_router(alone, KAPPA) == {}
 
 
 def test_scores_of_a_stratum(cases):
