@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import re
+import signal
 import struct
 from collections import Counter
 from dataclasses import replace
@@ -836,6 +838,31 @@ def test_recovers_when_the_owner_hangs_up(catalog_owner, postgres_owner):
         return error.kind, len(found)
 
     assert use(catalog_owner, ask, {"pool_size": "1"}) == (OwnerErrorKind.UNREACHABLE, 500)
+
+
+def test_an_owner_that_hangs_keeps_nobody_who_has_given_up(
+    catalog_owner, postgres_owner, monkeypatch
+):
+    monkeypatch.setattr("oar_adapters.postgres.session.ROLLBACK_SECONDS", 600)
+
+    async def ask(adapter, tables):
+        query = Scan(tables["keyed"], tables["keyed"].columns[:1])
+        await rows_of(adapter, query)
+        with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
+            (pid,) = connection.execute(
+                "SELECT pid FROM pg_stat_activity"
+                " WHERE application_name = 'oar' AND datname = current_database()"
+            ).fetchone()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(60):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(rows_of(adapter, query), 0.5)
+                return len(await rows_of(adapter, query))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    assert use(catalog_owner, ask, {"pool_size": "1"}) == 500
 
 
 def test_leaves_nothing_behind_in_a_connection(catalog_owner):

@@ -84,8 +84,13 @@ class Transactions:
                 pool = await self._open_pool()
                 connection = await pool.acquire(timeout=seconds)
             try:
-                with translated("opening a snapshot"):
-                    await connection.execute(_begin(seconds, moment), timeout=left(deadline))
+                try:
+                    with translated("opening a snapshot"):
+                        await connection.execute(_begin(seconds, moment), timeout=left(deadline))
+                except BaseException:
+                    # There is nothing to roll back; an owner that hangs would not answer that.
+                    _hang_up(connection)
+                    raise
                 yield connection, deadline
             finally:
                 await _end(pool, connection)
