@@ -19,6 +19,7 @@ import campus
 import pytest
 from modelserver import Reply, asked, in_order, scripted, serving
 from oar_bench.paper.collect import UNREACHABLE
+from oar_bench.paper.journal import open_journal
 
 ONE_CALL = ("--org", "student_club", "--limit", "1", "--protocol", "self")
 ONE_RELAY = ("--org", "student_club", "--limit", "1", "--protocol", "relay")
@@ -300,9 +301,9 @@ def test_whoever_stops_a_collection_stops_its_call_and_its_hub(benchmark_root, t
     assert (tmp_path / "runs.jsonl").read_text() == ""
 
 
-def test_two_collections_do_not_write_to_one_file(collect, benchmark_root, tmp_path):
-    first = Collecting(benchmark_root, tmp_path / "runs.jsonl", held=1)
-    with first.started(*ONE_RELAY) as (_, server, _):
-        second = collect(tmp_path / "runs.jsonl", server.url, *ONE_RELAY)
+@pytest.mark.parametrize("name", ["runs.jsonl", "runs.calls.jsonl"])
+def test_two_collections_do_not_write_to_one_file(collect, tmp_path, name):
+    with open_journal(tmp_path / name):
+        second = collect(tmp_path / "runs.jsonl", "http://127.0.0.1:9/v1", *ONE_RELAY)
     assert second.status == 2
-    assert "another collection writes to this file" in second.printed
+    assert f"{name}: another collection writes to this file" in second.printed.replace("\n", "")
