@@ -30,6 +30,7 @@ CODES: Final[Mapping[str, Severity]] = {
     "unknown-column": "error",
     "unknown-owner": "error",
     "min-keys-above-limit": "error",
+    "unreadable-rule": "error",
     "unreachable-grant": "warning",
     "expired-grant": "warning",
     "hidden-column": "warning",

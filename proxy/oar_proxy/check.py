@@ -27,6 +27,7 @@ from oar_proxy.hub.server import running_hub
 from oar_proxy.inspection import TIMEOUT, Inspected, findings, inspect
 from oar_proxy.ledger import Ledger
 from oar_proxy.settings import Settings
+from oar_proxy.unreadable import unreadable
 from oar_proxy.verified.answers import load_answers
 from oar_proxy.verified.entry import EntryError
 
@@ -78,8 +79,12 @@ async def examine(settings: Settings) -> Report:
         name: owner.url.get_secret_value().partition(":")[0]
         for name, owner in settings.owners.items()
     }
-    found = tuple(findings(owners, settings))
-    return Report(owners, technologies, visible, found, catalog, tuple(faults))
+    found = findings(owners, settings)
+    try:
+        found += await unreadable(owners, settings)
+    except HubError as error:
+        faults.append(error.message)
+    return Report(owners, technologies, visible, tuple(found), catalog, tuple(faults))
 
 
 def _visible(owners: Sequence[Inspected], settings: Settings) -> Iterator[tuple[str, OwnerSchema]]:

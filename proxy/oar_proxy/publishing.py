@@ -38,18 +38,22 @@ class Publication:
     unpublished: Sequence[Unpublished]
 
 
-async def publication(
-    owners: Mapping[str, tuple[str, OwnerSchema]],
+@dataclass(frozen=True, slots=True)
+class RulesRead:
+    """What is sent of row filters, and what is read of masks, by owner and table."""
+
+    filters: Mapping[tuple[str, str], SentFilter]
+    masks: Mapping[tuple[str, str], Mapping[str, str | None]]
+    unpublished: Sequence[Unpublished]
+
+
+async def read_rules(
+    visible: Mapping[str, OwnerSchema],
     adapters: Mapping[str, Adapter],
     gate: Gate,
     planner: Planner,
-) -> Publication:
-    """Make the catalog of ``owners``: under which schema each publishes, and all that it has.
-
-    The policies are those of ``gate``, whose row filters are the caller's to replace. Raises
-    ``ConfigurationError`` where owners do not agree about a table.
-    """
-    visible = {owner: gate.visible(owner, content) for owner, (_, content) in owners.items()}
+) -> RulesRead:
+    """Read the SQL in the policies of ``gate``, over what they leave of owners."""
     filters: dict[tuple[str, str], SentFilter] = {}
     masks: dict[tuple[str, str], Mapping[str, str | None]] = {}
     unpublished: list[Unpublished] = []
@@ -65,16 +69,32 @@ async def publication(
             except rowfilter.Unreadable as error:
                 mark = rule.mark if rule.row_filter is None else rule.row_filter.mark
                 unpublished.append(Unpublished(owner, table.name, mark, str(error)))
+    return RulesRead(filters, masks, unpublished)
+
+
+async def publication(
+    owners: Mapping[str, tuple[str, OwnerSchema]],
+    adapters: Mapping[str, Adapter],
+    gate: Gate,
+    planner: Planner,
+) -> Publication:
+    """Make the catalog of ``owners``: under which schema each publishes, and all that it has.
+
+    The policies are those of ``gate``, whose row filters are the caller's to replace. Raises
+    ``ConfigurationError`` where owners do not agree about a table.
+    """
+    visible = {owner: gate.visible(owner, content) for owner, (_, content) in owners.items()}
+    read = await read_rules(visible, adapters, gate, planner)
     # Other owners may hold rows of such a table as well: half of it is none.
-    hidden: set[TableName] = {(owners[it.owner][0], it.table) for it in unpublished}
+    hidden: set[TableName] = {(owners[it.owner][0], it.table) for it in read.unpublished}
     parts = [
         (owner, schema, tuple(t for t in visible[owner].tables if (schema, t.name) not in hidden))
         for owner, (schema, _) in owners.items()
     ]
     try:
         catalog = build(
-            [(owner, name, OwnerSchema(tables)) for owner, name, tables in parts], masks
+            [(owner, name, OwnerSchema(tables)) for owner, name, tables in parts], read.masks
         )
     except CatalogConflict as conflict:
         raise ConfigurationError(str(conflict)) from conflict
-    return Publication(catalog, filters, unpublished)
+    return Publication(catalog, read.filters, read.unpublished)

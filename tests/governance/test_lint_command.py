@@ -42,6 +42,27 @@ def test_findings_have_place_code_and_severity(market):
     assert market.said == "oar: 2 findings\n"
 
 
+UNREADABLE = """\
+version: 1
+tables:
+  deliveries:
+    row_filter: "length(city) > 3"
+"""
+
+
+def test_a_row_filter_that_cannot_be_read_is_found(market):
+    market.write("logistics", UNREADABLE)
+    (found,) = market.json("policy", "lint", *CONFIG, status=1)["findings"]
+    assert (found["code"], found["line"]) == ("unreadable-rule", 4)
+    assert found["message"].startswith("table deliveries is not published: ")
+    assert "[unreadable-rule]" in market.run("check", *CONFIG, status=1)
+
+
+def test_a_row_filter_that_can_be_read_is_none(market):
+    market.write("logistics", UNREADABLE.replace("length(city) > 3", "city = 'Riga'"))
+    assert market.json("policy", "lint", *CONFIG)["findings"] == []
+
+
 def test_warnings_fail_when_asked_to(market):
     grant = "version: 1\nkey_disclosure: [{column: deliveries.order_id, to: [marketing], expires: 2020-01-01}]\n"
     market.write("logistics", grant)

@@ -7,10 +7,9 @@ queries would be written on the ledger: there is none, so no owner is asked for 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -30,7 +29,7 @@ from oar_proxy.decision import Decisions
 from oar_proxy.errors import FeatureNotSupported, OarError
 from oar_proxy.federation import Parameter
 from oar_proxy.gate import Gate
-from oar_proxy.hub.access import admin_pool, open_hub
+from oar_proxy.hub.access import admin_pool
 from oar_proxy.hub.address import HubAddress
 from oar_proxy.hub.bootstrap import CLIENT_ROLE
 from oar_proxy.hub.planner import Planner
@@ -40,10 +39,11 @@ from oar_proxy.ledger import Ask, Ledger, digest
 from oar_proxy.plan import Plan, keyless_scan
 from oar_proxy.publishing import publication
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
-from oar_proxy.settings import ConfigurationError, HubSettings, Settings
+from oar_proxy.settings import ConfigurationError, Settings
 from oar_proxy.sql.parse import parse
 from oar_proxy.sql.text import SyntaxFault
 from oar_proxy.statement import recognise
+from oar_proxy.unreadable import scratch_hub
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +110,11 @@ async def open_dry_run(settings: Settings, catalog: Path | None) -> AsyncIterato
     policies = configured_policies(settings)
     async with AsyncExitStack() as stack:
         owners = await stack.enter_async_context(open_owners(settings, catalog))
-        hub = HubSettings(data_dir=stack.enter_context(_directory()) / "hub")
-        address = await stack.enter_async_context(open_hub(hub))
-        planner = await stack.enter_async_context(Planner(address))
+        address, planner = await stack.enter_async_context(scratch_hub())
         dry = DryRun(settings, policies, owners, planner)
         await dry.publish(address)
         dry.session = await stack.enter_async_context(await _client(address))
         yield dry
-
-
-@contextmanager
-def _directory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="oar-policy-") as name:
-        directory = Path(name)
-        # As root, the hub runs as another OS user, which has to get to its files.
-        directory.chmod(0o711)
-        yield directory
 
 
 async def _client(address: HubAddress) -> psycopg.AsyncConnection[TupleRow]:

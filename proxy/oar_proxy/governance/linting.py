@@ -15,6 +15,7 @@ from oar_policies.model import Policy
 
 from oar_proxy.inspection import findings, inspect, looks_up, read_catalog, read_policy, tables
 from oar_proxy.settings import ConfigurationError, load
+from oar_proxy.unreadable import unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,9 @@ class Linted:
 
 
 async def lint(files: Sequence[Path], config: Path | None, catalog: Path | None) -> Linted:
-    """Lint ``files``, or without any what the configuration names. Raises ``ConfigurationError``.
+    """Lint ``files``, or without any what the configuration names.
 
+    Raises ``ConfigurationError``, and ``HubError`` where SQL in policies cannot be read.
     Owners of the configuration that cannot be reached are passed over, and told of.
     """
     recorded = None if catalog is None else read_catalog(catalog)
@@ -54,7 +56,8 @@ async def lint(files: Sequence[Path], config: Path | None, catalog: Path | None)
     settings = load(config)
     owners = await inspect(settings, recorded)
     unread = {owner.name: owner.fault for owner in owners if owner.fault is not None}
-    return Linted(findings(owners, settings), unread)
+    found = [*findings(owners, settings), *await unreadable(owners, settings)]
+    return Linted(found, unread)
 
 
 def _lint_files(files: Sequence[Path], recorded: Mapping[str, Recorded] | None) -> list[Finding]:

@@ -1,0 +1,66 @@
+"""Row filters and masks that cannot be read, found with a hub that is started to read them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from oar_adapters.recorded import RecordedAdapter
+from oar_policies.lint import Finding
+
+from oar_proxy.gate import Gate
+from oar_proxy.hub.access import open_hub
+from oar_proxy.hub.address import HubAddress
+from oar_proxy.hub.planner import Planner
+from oar_proxy.inspection import Inspected
+from oar_proxy.ledger import Ledger
+from oar_proxy.publishing import read_rules
+from oar_proxy.settings import HubSettings, Settings
+
+
+async def unreadable(owners: Sequence[Inspected], settings: Settings) -> list[Finding]:
+    """Read the SQL in the policies of owners; say of each table why it would not be published.
+
+    A hub is started where there is any. Raises ``HubError`` where that cannot be.
+    """
+    known = {o.name: (o.policy, o.recorded) for o in owners if o.policy and o.recorded}
+    # Only the part of the gate that hides is used: nothing is asked.
+    gate = Gate({name: policy for name, (policy, _) in known.items()}, Ledger(""), settings.limits)
+    visible = {name: gate.visible(name, had.content) for name, (_, had) in known.items()}
+    if not any(True for name, schema in visible.items() for _ in gate.rules(name, schema)):
+        return []
+    adapters = {name: RecordedAdapter(had) for name, (_, had) in known.items()}
+    async with scratch_hub() as (_, planner):
+        read = await read_rules(visible, adapters, gate, planner)
+    return [
+        Finding(
+            "unreadable-rule",
+            it.owner,
+            known[it.owner][0].source,
+            it.mark,
+            f"table {it.table} is not published: {it.reason}",
+        )
+        for it in read.unpublished
+    ]
+
+
+@asynccontextmanager
+async def scratch_hub() -> AsyncIterator[tuple[HubAddress, Planner]]:
+    """Start a hub that is gone afterwards, with its planner. Raises ``HubError``."""
+    with _directory() as directory:
+        async with (
+            open_hub(HubSettings(data_dir=directory / "hub")) as address,
+            Planner(address) as planner,
+        ):
+            yield address, planner
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="oar-policy-") as name:
+        directory = Path(name)
+        # As root, the hub runs as another OS user, which has to get to its files.
+        directory.chmod(0o711)
+        yield directory
