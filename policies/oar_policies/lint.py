@@ -37,7 +37,8 @@ CODES: Final[Mapping[str, Severity]] = {
     "one-sided-grant": "warning",
     "unusable-grant": "warning",
 }
-"""Every code, with its severity. ``invalid`` is a file that cannot be read as a policy."""
+"""Every code, with its severity. ``invalid`` is a file that cannot be read as a policy,
+``unreadable-rule`` SQL in one: those are found by who reads them."""
 
 Tables = Mapping[str, Mapping[str, str]]
 """All tables an owner has: for each its columns, with their types."""
