@@ -30,7 +30,13 @@ question: How often is each named?
 sql: SELECT d.id, d.name, count(*) AS n FROM shop.d JOIN shop.b ON b.k = d.id GROUP BY d.id
 view: named
 """
-FILES = {"pairs": PAIRS, "by_kind": BY_KIND, "grouped": GROUPED}
+KEPT = """\
+question: Is {value} kept?
+sql: SELECT v FROM (SELECT $1 AS v) AS x WHERE EXISTS (SELECT FROM shop.a)
+parameters:
+  - {name: value, type: text}
+"""
+FILES = {"pairs": PAIRS, "by_kind": BY_KIND, "grouped": GROUPED, "kept": KEPT}
 ROWS = [(1, 100), (1, 200), (4, 100), (4, 200), (5, 900), (6, None)]
 
 
@@ -109,6 +115,7 @@ def asking(connection, question):
         ("How many of kind ' or 1=1 --' are above 0?", [(0,)]),
         ("How many of kind x'||s||' are above 0?", [(0,)]),
         (r"How many of kind \'p are above 0?", [(0,)]),
+        ("Is  'a  b\u00a0c '\n kept \t??", [("a  b\u00a0c ",)]),
     ],
 )
 def test_a_verified_question_is_answered_by_its_sql(person, question, rows):

@@ -265,6 +265,7 @@ def test_a_view_is_that_of_one_answer(tmp_path):
         ("How many new since 2024-01-01?", {1: "new", 2: "2024-01-01"}),
         ("How many  'very new'\nsince “2024 01”", {1: "very new", 2: "2024 01"}),
         ("How many \"a 'b' c?\" since ''??", {1: "a 'b' c?", 2: ""}),
+        ("How many 'a  b\n' since  2024 ? ", {1: "a  b\n", 2: "2024"}),
         ("«x» since '", {1: "x", 2: "'"}),
         ("it's since 'a'b", {1: "it's", 2: "'a'b"}),
         ("How many e\u0301 since \u00a0y", {1: "é", 2: "y"}),

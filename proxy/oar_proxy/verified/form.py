@@ -2,25 +2,24 @@
 
 A question is read as words between spaces; what stands in quotes is one word. Question marks at its
 end do not count. Case does, and so does all other punctuation: both tell one value from another.
-So a form fits a question in one way at most, and of two forms it can be told whether a question
-fits both.
+Spaces in quotes count as well. So a form fits a question in one way at most,
+and of two forms it can be told whether a question fits both.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
-
-from oar_proxy.question import normalise
 
 MAX_LENGTH: Final = 4096
 """Characters of a question that may be a reviewed one, the values it carries included."""
 MAX_WORDS: Final = 200
 """Of a form."""
 
-_END_MARKS: Final = " ?？؟"
+_END_MARKS: Final = "?？؟"
 _QUOTES: Final = {"'": "'", '"': '"', "«": "»", "“": "”"}
 _WORD: Final = re.compile("|".join(f"{a}[^{b}]*{b}(?!\\S)" for a, b in _QUOTES.items()) + r"|\S+")
 _PARAMETER: Final = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
@@ -36,8 +35,12 @@ class Form:
 
 
 def words(question: str) -> tuple[str, ...]:
-    """Split a question into its words."""
-    return tuple(_WORD.findall(normalise(question).rstrip(_END_MARKS)))
+    """Split a question, in NFC, into its words; what is between quotes is as it stands there."""
+    question = unicodedata.normalize("NFC", question)
+    end = len(question)
+    while end and (question[end - 1].isspace() or question[end - 1] in _END_MARKS):
+        end -= 1
+    return tuple(_WORD.findall(question[:end]))
 
 
 def read_form(text: str, parameters: Sequence[str]) -> Form:
