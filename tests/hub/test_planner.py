@@ -6,6 +6,7 @@ import asyncio
 
 import psycopg
 import pytest
+from oar_proxy.errors import HubConnectionLost
 from oar_proxy.hub.planner import PLAN_SHAPE, Planner, PlanningFailed
 
 
@@ -165,6 +166,13 @@ def test_any_row_plans_as_an_opaque_source(hub, names):
 def test_a_draft_is_checked_as_a_client_would_run_it(hub, names, statement, message):
     found = ask(hub, lambda planner: planner.check(statement))
     assert (found is None) if message is None else (message in found)
+
+
+def test_a_check_that_the_hub_cannot_do_finds_no_fault_in_the_draft(hub, names):
+    with psycopg.connect(hub.conninfo) as other:
+        other.execute("LOCK TABLE shop.t IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(HubConnectionLost, match="lock timeout"):
+            ask(hub, lambda planner: planner.check("TABLE shop.t", {"lock_timeout": "50ms"}))
 
 
 def test_settings_a_server_lacks_are_left_out(hub, names):

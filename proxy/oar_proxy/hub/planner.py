@@ -15,6 +15,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
 
+from oar_proxy.errors import HubConnectionLost
 from oar_proxy.hub.address import HubAddress
 from oar_proxy.hub.bootstrap import CLIENT_ROLE, PLANNER_ROLE
 
@@ -50,6 +51,10 @@ _CONNECTION_SETTINGS: Final[Mapping[str, str]] = {
 _EXPLAIN: Final = "EXPLAIN (VERBOSE, COSTS OFF, FORMAT JSON) "
 
 _NOT_A_SESSION_SETTING: Final = frozenset({"role", "session_authorization"})
+
+
+TRANSIENT: Final = ("08", "53", "55P03", "57", "58")
+"""How SQLSTATEs begin that say nothing about a statement."""
 
 
 class PlanningFailed(Exception):
@@ -125,10 +130,17 @@ class Planner:
     async def check(
         self, statement: str, session_settings: Mapping[str, str] | None = None
     ) -> str | None:
-        """Return why a statement over published tables is not valid for a client, or None."""
+        """Return why a statement over published tables is not valid for a client, or None.
+
+        Raises ``HubConnectionLost`` where the hub could not tell.
+        """
         try:
             await _explain(self._checks, statement, session_settings or {}, exact=False)
         except PlanningFailed as failure:
+            if failure.sqlstate.startswith(TRANSIENT):
+                raise HubConnectionLost(
+                    f"the hub did not check the statement: {failure.message}", hint="try again"
+                ) from failure
             return failure.message if failure.hint is None else f"{failure.message}: {failure.hint}"
         return None
 

@@ -16,6 +16,7 @@ from psycopg.types.json import Jsonb
 
 from oar_proxy.catalog import Catalog
 from oar_proxy.hub.bootstrap import CLIENT_ROLE
+from oar_proxy.hub.planner import TRANSIENT
 from oar_proxy.hub.publication import PublicationRefused, check_dependents
 from oar_proxy.statement import guard_qualified
 from oar_proxy.verified.entry import Entry
@@ -28,9 +29,6 @@ _OURS: Final = "verified answers, published by oar"
 
 _TIMEOUT: Final = "10s"
 """As long as the planner gets for a statement of a client."""
-
-_TRANSIENT: Final = ("08", "53", "55", "57", "58")
-"""Classes of SQLSTATEs that say nothing about a statement."""
 
 
 async def publish_answers(
@@ -84,7 +82,7 @@ async def _fault(
             async with connection.transaction():
                 await _make_view(connection, entry, statement)
     except psycopg.Error as error:
-        if (error.sqlstate or "08")[:2] in _TRANSIENT:
+        if (error.sqlstate or "08").startswith(TRANSIENT):
             raise
         return error.diag.message_primary or "the hub does not accept it"
     return None
