@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from oar_proxy.sql.parse import parse
 from oar_proxy.verified.answers import VerifiedAnswers, load_answers
@@ -133,6 +133,7 @@ TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
 
 
 @given(TEXTS, st.lists(TEXTS, max_size=2), TEXTS, TEXTS)
+@example("0\x85", ["\u2028'"], "0", "")
 @settings(max_examples=200, deadline=None)
 def test_what_is_written_is_read_again(question, phrasings, reviewer, comment):
     sql = f"SELECT {'x'.join(comment.split()).encode().hex()!r} AS a"

@@ -40,6 +40,7 @@ _NAME_BYTES: Final = 63
 
 _ENTRY_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _PARAMETER_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_OTHER_BREAKS: Final = re.compile("[\r\x85\u2028\u2029]")
 _CATALOG: Final = re.compile(r"[0-9a-f]{16}")
 
 
@@ -154,9 +155,15 @@ class _Dumper(yaml.SafeDumper):
     pass
 
 
-_Dumper.add_representer(
-    _Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
-)
+def _represent(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    # Written as they are, they would be read as other line breaks.
+    style = "|" if isinstance(text, _Block) else None
+    style = '"' if _OTHER_BREAKS.search(text) else style
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent)
+_Dumper.add_representer(_Block, _represent)
 
 
 @dataclass(frozen=True, slots=True)
