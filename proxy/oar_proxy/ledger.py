@@ -88,6 +88,7 @@ class Ask:
         return {
             "ask": str(self.id),
             "principal": self.principal,
+            "roles": sorted(self.roles),
             "purpose": self.purpose,
             "statement": self.statement,
             "asked": self.kind,

@@ -1,5 +1,7 @@
 """``oar policy diff``: what a new version decides otherwise, and of what was disclosed."""
 
+import secrets
+
 import psycopg
 from oar_proxy.settings import load
 
@@ -62,14 +64,19 @@ def test_edges_for_whom_and_from_when_on(market):
 
 
 def test_what_was_disclosed_is_decided_again(market, new_database, running_proxy):
-    market.configure(hub={"dsn": new_database("hub")}, listen={"port": 0})
+    hub = new_database("hub")
+    market.configure(hub={"dsn": hub}, listen={"port": 0})
     market.write("logistics", "version: 1\n" + GRANT % "")
     market.fill("logistics", "INSERT INTO deliveries VALUES (1, 'x', NULL), (2, 'y', NULL)")
     with (
         running_proxy(load(market.directory / "oar.yaml")) as (_, dsn),
+        psycopg.connect(hub, autocommit=True) as admin,
         psycopg.connect(dsn, autocommit=True) as client,
     ):
+        role = f"asking_{secrets.token_hex(4)}"
+        admin.execute(f"CREATE ROLE {role} ROLE {client.info.user}")
         client.execute("SELECT * FROM deliveries JOIN promos USING (order_id)").fetchall()
+        admin.execute(f"DROP ROLE {role}")
     (market.directory / "ledger.jsonl").write_text(market.run("audit", "export", *CONFIG))
     ledgers = (("--replay", "hub"), ("--replay", "ledger.jsonl"))
     for ledger in ledgers:
@@ -83,6 +90,9 @@ def test_what_was_disclosed_is_decided_again(market, new_database, running_proxy
         )
         (refused,) = differences(market, GRANT % "", "", *ledger)["refused_now"]
         assert refused["reason"] == "rule logistics/default deny"
+        for subject, reasons in ((role, []), ("others", ["rule logistics/subjects"])):
+            told = differences(market, "", f"subjects: [{subject}]\n{GRANT % ''}", *ledger)
+            assert [it["reason"] for it in told["refused_now"]] == reasons
     (market.directory / "ledger.jsonl").write_text("{}\n")
     market.run("policy", "diff", "old", "new", *CONFIG, "--replay", "ledger.jsonl", status=2)
     assert "not the lines of a ledger" in market.said

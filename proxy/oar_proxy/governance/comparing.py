@@ -31,7 +31,8 @@ HUB: Final = "hub"
 """What stands for the ledger in the hub, in the place of a file."""
 
 _DISCLOSED: Final = """
-SELECT a.principal, a.purpose, d.at, d.from_owner, d.from_column, d.to_owner, d.to_column, d.keys
+SELECT a.principal, a.purpose, d.at, d.from_owner, d.from_column, d.to_owner, d.to_column, d.keys,
+       a.roles
 FROM oar.disclosures AS d JOIN oar.asks AS a USING (ask)
 """
 
@@ -40,7 +41,10 @@ Policies = Mapping[str, Policy]
 
 @dataclass(frozen=True, slots=True)
 class Disclosed:
-    """Keys that left, as the ledger has it. Roles are not on it."""
+    """Keys that left, as the ledger has it.
+
+    ``roles`` None: those of who asked are not on it, as they were not at first, or the ask is gone.
+    """
 
     principal: str
     purpose: str | None
@@ -50,6 +54,7 @@ class Disclosed:
     to_owner: str
     to_column: str
     keys: int
+    roles: Sequence[str] | None
 
 
 async def compare(
@@ -162,11 +167,18 @@ class _Comparison:
         schema, table, column = split_name(each.from_column)
         origin = KeyOrigin(each.from_owner, schema, table, column)
         edge = KeyEdge((origin,), each.to_owner, *split_name(each.to_column))
-        subject = Subject(each.principal, frozenset({each.principal}), each.purpose)
+        roles = frozenset(each.roles or ())
+        subject = Subject(each.principal, roles | {each.principal}, each.purpose)
         gate = Gate(
             self.after, Ledger(""), self.settings.limits, today=each.at.astimezone(UTC).date
         )
-        verdict = gate.decisions(subject).edge(edge)
+        decisions = gate.decisions(subject)
+        if each.roles is not None:
+            for owner in (each.from_owner, each.to_owner):
+                asks = decisions.asks(owner)
+                if not asks.permit:
+                    return f"rule {asks.rule}"
+        verdict = decisions.edge(edge)
         if not verdict.permitted:
             return f"rule {verdict.rule}"
         if each.keys > verdict.max_keys:
@@ -304,20 +316,21 @@ async def _read(settings: Settings, ledger: str) -> list[Disclosed]:
 
 
 def _of_file(path: Path) -> Iterator[Disclosed]:
-    asks: dict[str, tuple[str, str | None]] = {}
+    asks: dict[str, tuple[str, str | None, list[str] | None]] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         bodies = [json.loads(Entry.of_line(line).body) for line in lines]
         for body in bodies:
             if body["kind"] == "ask":
-                asks[body["ask"]] = (body["principal"], body.get("purpose"))
+                asks[body["ask"]] = (body["principal"], body.get("purpose"), body.get("roles"))
         for body in bodies:
             for each in body.get("disclosures", ()):
                 # An ask whose entry was pruned or lies in another file is nobody's.
-                principal, purpose = asks.get(body["ask"], ("", None))
+                principal, purpose, roles = asks.get(body["ask"], ("", None, None))
                 at = datetime.fromisoformat(body["at"])
                 names = ("from_owner", "from_column", "to_owner", "to_column", "keys")
-                yield Disclosed(principal, purpose, at, *(each[name] for name in names))
+                told = (each[name] for name in names)
+                yield Disclosed(principal, purpose, at, *told, roles=roles)
     except OSError as error:
         raise ConfigurationError(f"ledger file {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):

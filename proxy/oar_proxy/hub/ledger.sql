@@ -91,11 +91,11 @@ REVOKE ALL ON FUNCTION oar_internal.refuse_change(), oar_internal.refuse_loss() 
 CREATE OR REPLACE VIEW oar.asks WITH (security_barrier) AS
 SELECT e.ask, e.at, e.principal, a.statement, a.asked AS kind, a.route, a.kappa, a.catalog_version,
        o.at AS finished_at, b.sqlstate, b.rows, coalesce(a.protocol, 'compiled') AS protocol,
-       a.purpose, b.refusal, coalesce(a.verified, '{}') AS verified
+       a.purpose, b.refusal, coalesce(a.verified, '{}') AS verified, a.roles
 FROM oar_internal.entries AS e
 CROSS JOIN LATERAL json_to_record(e.body::json)
   AS a(statement text, asked text, route text, kappa int4, catalog_version text, protocol text,
-       purpose text, verified text[])
+       purpose text, verified text[], roles text[])
 LEFT JOIN oar_internal.entries AS o ON o.ask = e.ask AND o.kind = 'ask_outcome'
 LEFT JOIN LATERAL json_to_record(o.body::json) AS b(sqlstate text, rows int8, refusal text) ON true
 WHERE e.kind = 'ask'
