@@ -105,6 +105,11 @@ class LimitExceeded(OarError):
     sqlstate = "54000"
 
 
+def refusal_of(error: BaseException) -> str | None:
+    """Say whose rule or limit refused a statement, if one did."""
+    return error.detail if isinstance(error, (InsufficientPrivilege, LimitExceeded)) else None
+
+
 class OutOfMemory(OarError):
     """The statements under way leave no memory for another's rows; nothing partial is returned."""
 

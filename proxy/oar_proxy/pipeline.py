@@ -34,6 +34,7 @@ from oar_proxy.errors import (
     OarError,
     QueryCanceled,
     Unanswerable,
+    refusal_of,
 )
 from oar_proxy.federation import Copied, Execution, HubLink, Parameter, Piece, Prepared, tell
 from oar_proxy.gate import Gate
@@ -499,7 +500,7 @@ class Pipeline:
         except (Exception, asyncio.CancelledError) as error:
             # One write more before leaving: that it was cancelled is an outcome like any other.
             sqlstate = _sqlstate(error)
-            await self._close(ask, sqlstate, finished, _refusal(error))
+            await self._close(ask, sqlstate, finished, refusal_of(error))
             raise
         finally:
             log.info(
@@ -565,11 +566,6 @@ class Pipeline:
         except LedgerUnavailable:
             # What was sent is recorded; only the outcome is not, and reads as unknown.
             log.warning("ledger outcome not written", ask=str(ask.id))
-
-
-def _refusal(error: BaseException) -> str | None:
-    """Say whose rule or limit refused a statement, if one did."""
-    return error.detail if isinstance(error, (InsufficientPrivilege, LimitExceeded)) else None
 
 
 def _kind(drafts: Sequence[Draft]) -> Kind:

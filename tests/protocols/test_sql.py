@@ -607,7 +607,9 @@ def test_no_rows_of_an_owner_that_allows_none(proxied, protocol):
             "owner registry, treasury can allow it with model: {rows: allow}"
         )
         assert clients.model.received == []
-        assert clients.recorded("SELECT protocol, sqlstate FROM oar.asks") == [(protocol, "42501")]
+        assert clients.recorded("SELECT protocol, sqlstate, refusal FROM oar.asks") == [
+            (protocol, "42501", error.diag.message_detail)
+        ]
         assert clients.recorded("SELECT count(*) FROM oar.steps") == [(0,)]
         plan = rows(connection, f"EXPLAIN SELECT * FROM oar_ask('{ASK}')")
         assert any("Not Readable: owner treasury does not let" in line for (line,) in plan)

@@ -38,6 +38,7 @@ from oar_proxy.errors import (
     OarError,
     QueryCanceled,
     Unanswerable,
+    refusal_of,
 )
 from oar_proxy.federation import Execution, Parameter
 from oar_proxy.gate import Gate
@@ -192,18 +193,22 @@ class OwnerQueries:
             protocol=protocol,
         )
         sitting = Sitting(self, ask, catalog, Seen(question.normalised))
-        sqlstate = QueryCanceled.sqlstate
+        sqlstate, refusal = QueryCanceled.sqlstate, None
         started = time.monotonic()
         try:
             yield sitting
             sqlstate = SUCCESS if sitting.rows is not None else sitting.unanswered
         except OarError as error:
-            sqlstate = error.sqlstate
+            sqlstate, refusal = error.sqlstate, refusal_of(error)
             raise
         finally:
             try:
                 await self.ledger.finish_ask(
-                    ask, sqlstate=sqlstate, rows=sitting.rows, finished=sitting.finished
+                    ask,
+                    sqlstate=sqlstate,
+                    rows=sitting.rows,
+                    finished=sitting.finished,
+                    refusal=refusal,
                 )
             except LedgerUnavailable:
                 # What was sent is recorded; only the outcome is not, and reads as unknown.
