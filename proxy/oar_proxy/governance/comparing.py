@@ -31,8 +31,7 @@ HUB: Final = "hub"
 """What stands for the ledger in the hub, in the place of a file."""
 
 _DISCLOSED: Final = """
-SELECT a.principal, a.purpose, d.at, d.from_owner, d.from_column, d.to_owner, d.to_column, d.keys,
-       a.roles
+SELECT a.principal, a.purpose, a.roles, d.at, d.from_owner, d.from_column, d.to_owner, d.to_column, d.keys
 FROM oar.disclosures AS d JOIN oar.asks AS a USING (ask)
 """
 
@@ -48,13 +47,13 @@ class Disclosed:
 
     principal: str
     purpose: str | None
+    roles: Sequence[str] | None
     at: datetime
     from_owner: str
     from_column: str
     to_owner: str
     to_column: str
     keys: int
-    roles: Sequence[str] | None
 
 
 async def compare(
@@ -326,11 +325,10 @@ def _of_file(path: Path) -> Iterator[Disclosed]:
         for body in bodies:
             for each in body.get("disclosures", ()):
                 # An ask whose entry was pruned or lies in another file is nobody's.
-                principal, purpose, roles = asks.get(body["ask"], ("", None, None))
+                asked = asks.get(body["ask"], ("", None, None))
                 at = datetime.fromisoformat(body["at"])
                 names = ("from_owner", "from_column", "to_owner", "to_column", "keys")
-                told = (each[name] for name in names)
-                yield Disclosed(principal, purpose, at, *told, roles=roles)
+                yield Disclosed(*asked, at, *(each[name] for name in names))
     except OSError as error:
         raise ConfigurationError(f"ledger file {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
