@@ -31,7 +31,8 @@ HUB: Final = "hub"
 """What stands for the ledger in the hub, in the place of a file."""
 
 _DISCLOSED: Final = """
-SELECT a.principal, a.purpose, a.roles, d.at, d.from_owner, d.from_column, d.to_owner, d.to_column, d.keys
+SELECT a.principal, a.purpose, a.roles, d.at, d.from_owner, d.from_column, d.to_owner, d.to_column,
+       d.keys
 FROM oar.disclosures AS d JOIN oar.asks AS a USING (ask)
 """
 
