@@ -262,6 +262,27 @@ def test_an_administrators_own_view_is_not_dropped(publish_now, catalog, table, 
 
 
 @pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE public.kept (t shop.t)",
+        "CREATE TABLE public.kept (t shop.t[])",
+        "CREATE FUNCTION public.kept(t shop.t) RETURNS int LANGUAGE sql RETURN 1",
+    ],
+)
+def test_nor_does_anything_lose_a_column_or_a_function_of_rows_of_a_table(
+    publish_now, catalog, table, admin, client, statement
+):
+    publish_now(catalog([(("owner", "shop"), [table("t", ID)])]))
+    admin.execute(statement)
+    # A temporary table of a client's holds nothing up.
+    client.execute("CREATE TEMP TABLE rows_of_t (t shop.t)")
+    with pytest.raises(PublicationRefused, match=r"shop\.t changed.*kept.* stands on"):
+        publish_now(catalog([(("owner", "shop"), [table("t", ID, ("x", "text"))])]))
+    admin.execute(f"DROP {statement.split()[1]} public.kept")
+    assert publish_now(catalog([(("owner", "shop"), [table("t", ID, ("x", "text"))])]))
+
+
+@pytest.mark.parametrize(
     ("schema", "name", "column", "type_", "message"),
     [
         ("public", "t", "a", "text", 'owner mine: schema "public" is the hub\'s own'),

@@ -269,16 +269,25 @@ async def check_dependents(
             JOIN pg_catalog.pg_class AS v ON v.oid = r.ev_class
             JOIN pg_catalog.pg_namespace AS n ON n.oid = v.relnamespace AND n.nspname = 'verified'
         )
-        SELECT n.nspname, c.relname, pg_catalog.pg_describe_object(d.classid, d.objid, 0)
-        FROM gone
-        JOIN pg_catalog.pg_class AS c ON c.oid = gone.oid
+        , standing(relation, classid, objid) AS (
+            SELECT oid, 'pg_catalog.pg_class'::regclass, oid FROM gone
+            UNION ALL
+            SELECT t.typrelid, 'pg_catalog.pg_type'::regclass, part.oid
+            FROM gone
+            JOIN pg_catalog.pg_type AS t ON t.typrelid = gone.oid,
+            LATERAL (VALUES (t.oid), (t.typarray)) AS part(oid)
+        )
+        SELECT n.nspname, c.relname,
+               pg_catalog.pg_describe_object(d.classid, d.objid, d.objsubid)
+        FROM standing AS s
+        JOIN pg_catalog.pg_class AS c ON c.oid = s.relation
         JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
         JOIN pg_catalog.pg_depend AS d
-          ON d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid = c.oid
-         AND d.deptype = 'n'
+          ON d.refclassid = s.classid AND d.refobjid = s.objid AND d.deptype = 'n'
         LEFT JOIN pg_catalog.pg_rewrite AS r
           ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND r.oid = d.objid
-        LEFT JOIN pg_catalog.pg_class AS v ON v.oid = r.ev_class
+        LEFT JOIN pg_catalog.pg_class AS v
+          ON v.oid = r.ev_class OR (d.classid = 'pg_catalog.pg_class'::regclass AND v.oid = d.objid)
         LEFT JOIN pg_catalog.pg_proc AS f
           ON d.classid = 'pg_catalog.pg_proc'::regclass AND f.oid = d.objid
         WHERE (v.relpersistence <> 't' AND v.oid NOT IN (SELECT oid FROM gone))
