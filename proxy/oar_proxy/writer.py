@@ -290,7 +290,7 @@ class Writer:
         if not entries:
             return answers
         await insert(connection, entries, durable=durable)
-        self._doubtful, self._doubted = [], []
+        self._doubtful, self._doubted, self._to_name = [], [], []
         self._unflushed += entries
         if durable:
             self._flushed()
@@ -327,8 +327,7 @@ class Writer:
         if self._chain.number:
             if not self._to_name:
                 return []
-            heads, self._to_name = self._to_name, []
-            return [self._append("link", {"heads": [head.named() for head in heads]})]
+            return [self._append("link", {"heads": [head.named() for head in self._to_name]})]
         cursor = await connection.execute(_NAMED_BY_OPENINGS)
         openings: dict[uuid.UUID, int] = dict(await cursor.fetchall())
         heads = await _heads(connection)

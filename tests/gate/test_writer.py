@@ -1,6 +1,7 @@
 """Commits that fail, or of which nobody can say whether they happened; chains that are lost."""
 
 import asyncio
+import json
 import uuid
 
 import psycopg
@@ -76,6 +77,28 @@ def test_a_doubtful_commit_is_looked_up_before_anything_else_is_written(
     ended = "SELECT sqlstate FROM oar.steps WHERE ask = %s ORDER BY step DESC LIMIT 1"
     assert hub.execute(ended, opened.id) == [("00000",)]
     assert verify(hub).faults == []
+
+
+def test_a_commit_that_fails_takes_no_name_of_another_chain_along(hub, monkeypatch):
+    async def fail(connection, entries, *, durable=True):
+        raise psycopg.OperationalError("the connection was lost")
+
+    async def work():
+        async with Ledger(hub.conninfo) as book, Ledger(hub.conninfo) as other:
+            await answer(other)
+            await book.record(ask(), [STEP])
+            with monkeypatch.context() as patch:
+                patch.setattr(writer, "insert", fail)
+                with pytest.raises(LedgerUnavailable):
+                    await book.record(ask(), [STEP])
+            last = other._writer.head
+            await answer(book)
+            return last
+
+    monkeypatch.setattr(writer, "LINK_SECONDS", 0.0)
+    last = asyncio.run(work())
+    links = hub.execute("SELECT body FROM oar_internal.entries WHERE kind = 'link'")
+    assert last.named() in [head for (body,) in links for head in json.loads(body)["heads"]]
 
 
 def test_an_outcome_in_a_doubtful_commit_is_written_once(hub, monkeypatch):
