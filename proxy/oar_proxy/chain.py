@@ -82,11 +82,14 @@ class Entry:
 
     @staticmethod
     def of_line(line: str) -> Entry:
-        """Read a line. Raises ``ValueError`` when it is none of :meth:`line`."""
+        """Read a line, with its end or without.
+
+        Raises ``ValueError`` when it is none of :meth:`line`, to the character.
+        """
         try:
             read = json.loads(line)
             body = read["body"]
-            return Entry(
+            entry = Entry(
                 uuid.UUID(body["writer"]),
                 int(body["number"]),
                 canonical(body),
@@ -94,6 +97,10 @@ class Entry:
             )
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError("the line is no entry") from error
+        # JSON lets a line say a thing twice, or more than the hash covers.
+        if entry.line() != line.removesuffix("\n"):
+            raise ValueError("the line is not as an entry is written")
+        return entry
 
 
 class Chain:

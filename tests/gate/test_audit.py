@@ -300,8 +300,11 @@ def edited(index: int, old: str, new: str) -> Callable[[Lines], Lines]:
         (lambda lines: lines[:7] + lines[8:], "cut off", 8),
         (lambda lines: lines[8:], "cut off", 1),
         (edited(1, '{"hash"', '{"mash"'), "changed", 2),
+        (edited(2, '"keys":0', '"keys":1,"keys":0'), "changed", 3),
+        (edited(2, '{"hash"', '{"note":1,"hash"'), "changed", 3),
     ],
-    ids=["changed", "removed", "no first", "swapped", "twice", "no last", "no chain", "no entry"],
+    ids=["changed", "removed", "no first", "swapped", "twice", "no last", "no chain", "no entry",
+         "said twice", "more said"],
 )  # fmt: skip
 def test_what_is_done_to_a_file_is_found_in_it_alone(book, copied, change, kind, number):
     lines = copied.read_text().splitlines(keepends=True)
