@@ -144,7 +144,6 @@ class World:
         self.hub = hub
         self.owners = owners
         self.log = log
-        self.starts = 0
         self._marked = 0
         self._policy = directory / "allow.yaml"
         self._policy.write_text(ALLOW_ALL)
@@ -175,7 +174,6 @@ class World:
         with (self.directory / f"proxy-{proxy}.log").open("ab") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output)
         self.processes[proxy] = process
-        self.starts += 1
         wait_for_port(process, self.ports[proxy], "oar serve")
 
     def kill(self, proxy: int) -> None:
