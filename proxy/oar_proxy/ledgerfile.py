@@ -17,6 +17,8 @@ from typing import Final
 from oar_proxy.chain import Entry, Head
 
 _BLOCK: Final = 64 * 1024
+_LINE_BEGINS: Final = b'{"hash":"'
+"""How :meth:`oar_proxy.chain.Entry.line` begins."""
 
 
 class LedgerFileError(Exception):
@@ -39,8 +41,9 @@ class LedgerFile:
         try:
             self._lock()
             self._size = self._whole_lines()
-            os.ftruncate(self._fd, self._size)
+            # A file that is something else is left as it is.
             self.first, self.last = self._ends()
+            os.ftruncate(self._fd, self._size)
             if not self._size:
                 _sync_directory(path.parent)
         except BaseException:
@@ -102,6 +105,10 @@ class LedgerFile:
 
     def _ends(self) -> tuple[uuid.UUID | None, Head | None]:
         if not self._size:
+            # Of a first line that was cut short, zeros may stand for what did not reach the disk.
+            begun = os.pread(self._fd, len(_LINE_BEGINS), 0).rstrip(b"\0")
+            if not _LINE_BEGINS.startswith(begun):
+                raise LedgerFileError(f"{self._path} is not a ledger: a line is no entry")
             return None, None
         try:
             return self._first_line().writer, self._last_line().head

@@ -21,7 +21,7 @@ from oar_proxy.chain import Chain, Entry, canonical, linked
 from oar_proxy.cli import main
 from oar_proxy.hub.bootstrap import bootstrap, create_database
 from oar_proxy.ledger import Ask, Disclosure, Ledger, StepEntry, StepOutcome, digest
-from oar_proxy.ledgerfile import LedgerFile
+from oar_proxy.ledgerfile import LedgerFile, LedgerFileError
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -352,6 +352,24 @@ def test_an_entry_is_in_a_file_once_however_often_it_is_written(tmp_path):
     file.close()
     lines = (tmp_path / "ledger.jsonl").read_text().splitlines()
     assert [Entry.of_line(line) for line in lines] == [first, second, third]
+
+
+@pytest.mark.parametrize("content", ["listen: {port: 6432}", "a: 1\nb: 2", "\nsecret"])
+def test_a_file_that_is_no_ledger_is_left_as_it_is(tmp_path, content):
+    file = tmp_path / "oar.yaml"
+    file.write_text(content)
+    with pytest.raises(LedgerFileError, match="is not a ledger"):
+        LedgerFile(file)
+    assert file.read_text() == content
+
+
+@pytest.mark.parametrize("begun", [b"", b'{"ha', b'{"hash":"00ab', b'{"h\0\0\0\0\0\0\0\0\0'])
+def test_a_first_line_that_was_cut_short_is_taken_off(tmp_path, begun):
+    file = tmp_path / "ledger.jsonl"
+    file.write_bytes(begun)
+    opened = LedgerFile(file)
+    opened.close()
+    assert (opened.last, file.read_bytes()) == (None, b"")
 
 
 def test_a_file_of_another_ledger_is_refused(book, copied, hub):
