@@ -61,6 +61,9 @@ def check(statement: FederatedStatement, decisions: Decisions) -> Checked:
                 restricted[base] = each if known is None else known.and_also(each)
     if restricted:
         checker = _Checker(statement, restricted)
+        if statement.state.shadows_built_ins:
+            # There, "=" and count() are whatever somebody made of them.
+            raise checker.unclear("the search path looks into another schema before pg_catalog")
         try:
             checker.statement(statement.parsed.node)
         except RecursionError:
@@ -82,7 +85,6 @@ class _Checker:
                 Output(name, frozenset({Base(relation.start, name)})) for name in names
             ) or (unknown(relation.start),)
             self._relations.append((relation.start, relation.end, outputs))
-        self._built_in = not statement.state.shadows_built_ins
         self._equal: dict[Base, Base] = {}
         self._shown: list[Bases] = []
 
@@ -361,7 +363,7 @@ class _Checker:
         window = "a window" if node.over is not None else "an aggregate's ORDER BY"
         made_of = self._expression((node.over, node.agg_order), scope, window)
         function = _plain_aggregate(node)
-        if function is None or not self._built_in:
+        if function is None:
             return made_of.union(*(self._expression(a, scope, place) for a in node.args or ()))
         found = self._resolve(node.args[0], scope)
         result: set[Base] = set()

@@ -448,3 +448,15 @@ def test_the_rules_of_each_holder_hold_for_a_split_table(proxy):
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             client.execute(statement)
+
+
+def test_nothing_is_clear_where_another_schema_comes_before_the_built_ins(proxy):
+    client = proxy({"north": "version: 1\ntables: {a: {columns: {v: {output: false}}}}\n"})
+    counted = "SELECT count(*) FROM shop.a WHERE v = 'x'"
+    assert client.execute(counted).fetchone() == (2,)
+    client.execute("SET search_path = public, pg_catalog, shop")
+    for statement in (counted, "SELECT id FROM shop.a"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege) as refused:
+            client.execute(statement)
+        assert "before pg_catalog" in str(refused.value)
+    assert client.execute("SELECT count(*) FROM shop.d").fetchone() == (4,)
