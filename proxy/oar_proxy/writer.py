@@ -354,7 +354,8 @@ class Writer:
         try:
             async with asyncio.timeout(TIMEOUT):
                 heads = await _heads(self._connection)
-        except (psycopg.Error, OSError, TimeoutError):
+        except Exception as error:  # noqa: BLE001 - whatever it is must not end the task
+            log.warning("other chains could not be looked at", error=type(error).__name__)
             await self._disconnect()
             return
         self._to_name = [

@@ -101,6 +101,26 @@ def test_a_commit_that_fails_takes_no_name_of_another_chain_along(hub, monkeypat
     assert last.named() in [head for (body,) in links for head in json.loads(body)["heads"]]
 
 
+def test_a_fault_in_looking_at_others_leaves_the_ledger_to_statements(hub, monkeypatch):
+    asked = [ask(), ask()]
+    looks = []
+
+    async def fail(connection):
+        looks.append(connection)
+        raise RuntimeError
+
+    async def work():
+        async with Ledger(hub.conninfo) as book:
+            monkeypatch.setattr(writer, "_heads", fail)
+            for each in asked:
+                await book.record(each, [STEP])
+
+    monkeypatch.setattr(writer, "LINK_SECONDS", 0.0)
+    asyncio.run(work())
+    assert steps(hub, *asked) == 2
+    assert len(set(looks)) >= 2  # each on a connection of its own
+
+
 def test_an_outcome_in_a_doubtful_commit_is_written_once(hub, monkeypatch):
     opened = ask()
     insert = writer.insert
