@@ -40,6 +40,7 @@ from oar_proxy.protocols.owners import OwnerQueries
 from oar_proxy.publishing import publication
 from oar_proxy.server import FrontDoor
 from oar_proxy.settings import ConfigurationError, DrafterSettings, LedgerSettings, Settings
+from oar_proxy.tls import open_certificate
 from oar_proxy.verified.answers import VerifiedAnswers, configured_answers
 from oar_proxy.verified.publication import publish_answers
 
@@ -124,6 +125,7 @@ async def open_application(
     report: Progress = on_event or (lambda _: None)
     policies = configured_policies(settings)
     answers = configured_answers(settings)
+    certificate = open_certificate(settings.listen)
     model = _model(settings.drafter)
     drafter = _drafter(settings.drafter, model)
     async with AsyncExitStack() as stack:
@@ -184,7 +186,7 @@ async def open_application(
         )
         report("reading the owners' schemas")
         await refresher.refresh()
-        door = FrontDoor(settings.listen, _hub_socket(address), pipeline)
+        door = FrontDoor(settings.listen, _hub_socket(address), pipeline, certificate)
         port = await door.start()
         stack.push_async_callback(door.stop)
         watching = asyncio.create_task(refresher.watch(), name="catalog refresh")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,7 +25,8 @@ from oar_proxy.hub.binaries import find_binaries
 from oar_proxy.hub.server import running_hub
 from oar_proxy.inspection import TIMEOUT, Inspected, findings, inspect
 from oar_proxy.ledger import Ledger
-from oar_proxy.settings import Settings
+from oar_proxy.settings import ConfigurationError, Settings
+from oar_proxy.tls import open_certificate
 from oar_proxy.unreadable import unreadable
 from oar_proxy.verified.answers import load_answers
 from oar_proxy.verified.entry import EntryError
@@ -136,12 +136,10 @@ async def _not_reloaded(
 
 def _own_files(settings: Settings) -> Iterator[str]:
     listen, drafter = settings.listen, settings.drafter
-    if listen.tls_certificate is not None:
-        try:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(listen.tls_certificate, listen.tls_key)
-        except OSError as error:
-            yield f"listen.tls_certificate, listen.tls_key: {error.strerror or error}"
+    try:
+        open_certificate(listen)
+    except ConfigurationError as error:
+        yield error.message
     if drafter.kind == "replay" and drafter.file is not None:
         try:
             ReplayDrafter.from_file(drafter.file)

@@ -15,6 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from oar_proxy.audit.command import audit
+from oar_proxy.cert.command import cert
 from oar_proxy.commandline import (
     FAULTS,
     OUT_OF_REACH,
@@ -42,6 +43,7 @@ app = typer.Typer(
 user = typer.Typer(no_args_is_help=True, help="Manage who may connect.")
 app.add_typer(user, name="user")
 app.add_typer(audit, name="audit")
+app.add_typer(cert, name="cert")
 app.add_typer(policy, name="policy")
 app.add_typer(verify, name="verify")
 

@@ -28,6 +28,7 @@ from oar_proxy.errors import (
 from oar_proxy.federation import Federation
 from oar_proxy.session import LINGER, HubSide, Session
 from oar_proxy.settings import Listen
+from oar_proxy.tls import Certificate
 from oar_proxy.wire import messages, startup
 from oar_proxy.wire.startup import CancelRequest, Packet, SSLRequest, StartupMessage
 
@@ -54,11 +55,17 @@ _log = structlog.get_logger("oar.server")
 class FrontDoor:
     """Accepts PostgreSQL clients and gives each a session with the hub."""
 
-    def __init__(self, listen: Listen, hub_socket: HubAddress, federation: Federation) -> None:
+    def __init__(
+        self,
+        listen: Listen,
+        hub_socket: HubAddress,
+        federation: Federation,
+        certificate: Certificate | None = None,
+    ) -> None:
         self._listen = listen
         self._hub = hub_socket
         self._federation = federation
-        self._tls = _tls_context(listen)
+        self._tls = certificate
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._connections: set[asyncio.Task[None]] = set()
@@ -167,7 +174,7 @@ class FrontDoor:
         """TLS, startup and authentication. Raises ``OarError``, ``OSError`` or ``EOFError``."""
         loop = asyncio.get_running_loop()
         opening = await self._negotiate(side.socket)
-        tls = self._tls if opening.encrypted else None
+        tls = self._tls.context() if self._tls is not None and opening.encrypted else None
         side.in_clear = not opening.encrypted
         await loop.connect_accepted_socket(lambda: side, side.socket, ssl=tls)
         if opening.direct and side.alpn != startup.ALPN:
@@ -368,15 +375,6 @@ class ClientSide(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self.session is not None:
             self.session.client_writable(True)
-
-
-def _tls_context(listen: Listen) -> ssl.SSLContext | None:
-    if listen.tls_certificate is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(listen.tls_certificate, listen.tls_key)
-    context.set_alpn_protocols([startup.ALPN])
-    return context
 
 
 def _listener(family: int, address: tuple[str, int]) -> socket.socket:

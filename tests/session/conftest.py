@@ -20,6 +20,7 @@ from oar_proxy.federation import Copied, Execution, Parameter, Piece, Prepared
 from oar_proxy.hub.users import add_user
 from oar_proxy.server import FrontDoor
 from oar_proxy.settings import Listen
+from oar_proxy.tls import open_certificate
 
 ROWS = [(number, f"name {number}") for number in range(1, 6)]
 
@@ -180,7 +181,8 @@ class Door:
 
     async def _start(self):
         self.federation = Federation()
-        self.door = FrontDoor(self._listen, self._address, self.federation)
+        certificate = open_certificate(self._listen)
+        self.door = FrontDoor(self._listen, self._address, self.federation, certificate)
         self.port = await self.door.start()
 
     def run(self, work, timeout=60):
