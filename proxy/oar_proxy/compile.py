@@ -147,6 +147,7 @@ class Compiler:
             state=statement.state,
             drafts=statement.drafts,
             seen_through=statement.seen_through,
+            written=statement.written,
         )
         return replace(plan, statement=compiled)
 

@@ -208,14 +208,15 @@ class Federated:
 
     def _guard(self, parse: Parse, prepared: Prepared) -> None:
         described = Step(Kind.DESCRIBE_STATEMENT)
-        statement = _Statement(prepared, self._guard_text(prepared), described)
+        guard, shift = self._guard_text(prepared)
+        statement = _Statement(prepared, guard, described)
 
         def note() -> None:
             self._statements[parse.name] = statement
 
         self.may_be_statement.add(parse.name)
         self._channel.request(
-            Noted(Kind.PARSE, note, ours=True),
+            Noted(Kind.PARSE, note, shift=shift),
             messages.encode_parse(parse.name, statement.guard, parse.oids),
         )
         self._channel.request(described, messages.encode_describe(b"S", parse.name))
@@ -442,8 +443,9 @@ class Federated:
     ) -> bool | None:
         """Run a statement of ours in a batch; for ``None`` see :meth:`_pieces`."""
         settled = _awaited()
+        guard, shift = self._guard_text(prepared, link.shift)
         self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
-        self._step(Kind.PARSE, messages.encode_parse(self._name, self._guard_text(prepared)))
+        self._step(Kind.PARSE, messages.encode_parse(self._name, guard), shift=shift)
         self._step(Kind.BIND, *messages.encode_bind(self._name, self._name), settled=settled)
         self._channel.flush()
         if (outcome := await settled) != SUCCEEDED:
@@ -503,8 +505,11 @@ class Federated:
     def _next_portal(self) -> bytes:
         return b"%s:%d" % (self._name, next(self._numbers))
 
-    def _guard_text(self, prepared: Prepared) -> bytes:
-        return f"/* oar {next(self._numbers)} */ {prepared.guard_sql}".encode()
+    def _guard_text(self, prepared: Prepared, place: int = 0) -> tuple[bytes, int | None]:
+        """Return a guard's text, and by how much its places differ from those at the client."""
+        number = f"/* oar {next(self._numbers)} */ "
+        shift = place - len(number) if prepared.in_place else None
+        return f"{number}{prepared.guard_sql}".encode(), shift
 
     def _decode(self, query: bytes) -> str | None:
         """Return the text of a query string, None when the hub has to judge its encoding."""

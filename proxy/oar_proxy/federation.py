@@ -116,11 +116,13 @@ class Prepared:
     """A statement that is ours.
 
     ``guard_sql`` is what the hub parses in its place: same parameters, same columns, and it
-    raises if it is ever executed. ``statement`` is opaque to the session.
+    raises if it is ever executed. ``statement`` is opaque to the session. ``in_place``: what the
+    guard has in common with the client's statement stands in the same places.
     """
 
     guard_sql: str
     statement: object = field(repr=False)
+    in_place: bool = False
 
 
 class Chunks(Protocol):

@@ -252,7 +252,7 @@ class SessionLink:
         self._channel = channel
         self._name = channel.question_name
         self._text = text
-        self._shift = shift
+        self.shift = shift
         self._state: SessionState | None = None
 
     async def query(self, sql: str, parameters: Sequence[Parameter] = ()) -> list[tuple[Cell, ...]]:
@@ -318,7 +318,7 @@ class SessionLink:
         self._channel.tell(messages.notice_response(message, detail))
 
     def _exchange(self, sql: str) -> _Exchange:
-        return _Exchange(self._shift if sql == self._text else None)
+        return _Exchange(self.shift if sql == self._text else None)
 
     def _parse(self, exchange: _Exchange, sql: str, oids: Sequence[int]) -> None:
         if self._channel.conversation.skipping:

@@ -63,6 +63,7 @@ from oar_proxy.sql.text import (
     quote_identifier,
     quote_literal,
     splice,
+    without_comments,
 )
 from oar_proxy.sql.tree import ast
 from oar_proxy.statement import (
@@ -186,7 +187,8 @@ class Pipeline:
         recognised = await recognise(text, link, self.catalog, self._drafter(link))
         if recognised is None:
             return None
-        return Prepared(recognised.guard_sql, recognised.statement or _Through())
+        in_place = recognised.guard_sql == without_comments(text) and question is None
+        return Prepared(recognised.guard_sql, recognised.statement or _Through(), in_place)
 
     async def execute(
         self,
@@ -372,7 +374,7 @@ class Pipeline:
         again = await recognise(prepared.guard_sql, link, self.catalog, self._drafter(link))
         if again is None or again.statement is None:
             return None
-        return replace(again.statement, drafts=statement.drafts)
+        return replace(again.statement, drafts=statement.drafts, written=statement.written)
 
     async def _check_select(self, prepared: Prepared, link: HubLink) -> None:
         """Have the hub check the privileges of a SELECT whose guard it never had in hand."""
@@ -544,7 +546,7 @@ class Pipeline:
     async def _open(self, statement: FederatedStatement, route: str, kappa: int | None) -> Ask:
         return await self._ledger.open_ask(
             statement.state.subject,
-            digest(statement.asked),
+            digest(statement.written),
             kind=_kind(statement.drafts),
             route=route,
             kappa=kappa,

@@ -22,19 +22,19 @@ ABORTED_TRANSACTION: Final = "25P02"
 class Noted(Expected):
     """A request of the client's whose success has to be remembered."""
 
-    __slots__ = ("_note", "_ours")
+    __slots__ = ("_note", "_shift")
 
-    def __init__(self, kind: Kind, note: Callable[[], None], *, ours: bool = False) -> None:
+    def __init__(self, kind: Kind, note: Callable[[], None], *, shift: int | None = 0) -> None:
+        """Take ``shift``: see `oar_proxy.hublink.Settling`."""
         super().__init__(kind)
         self._note = note
-        self._ours = ours
+        self._shift = shift
 
     def done(self, message: bytes) -> None:  # noqa: ARG002
         self._note()
 
     def failed(self, response: bytes) -> bytes | None:
-        # The position in a guard's text means nothing in the client's.
-        return messages.with_position(response, None) if self._ours else response
+        return messages.with_position(response, self._shift)
 
 
 class Failure(Expected):

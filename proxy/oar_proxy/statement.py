@@ -23,7 +23,14 @@ from oar_proxy.errors import (
 from oar_proxy.federation import HubReader
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.sql.parse import Call, Parsed, Relation, parse
-from oar_proxy.sql.text import Edit, SyntaxFault, quote_identifier, quote_literal, splice
+from oar_proxy.sql.text import (
+    Edit,
+    SyntaxFault,
+    quote_identifier,
+    quote_literal,
+    splice,
+    without_comments,
+)
 from oar_proxy.sql.tree import grouped_selects, range_names, repeated_relations
 
 MAX_VIEW_DEPTH: Final = 16
@@ -80,12 +87,8 @@ class FederatedStatement:
     seen_through: HubReader | None = field(repr=False, compare=False)
     """The link that ``state`` and the names were asked through; None in a plan for any session."""
     drafts: tuple[Draft, ...] = ()
-    written: str | None = None
-
-    @property
-    def asked(self) -> str:
-        """The text before subqueries became tables of their owners."""
-        return self.written or self.parsed.text
+    written: str = ""
+    """The client's text: with comments, names of views and questions."""
 
     def with_text(self, text: str, tables: Mapping[str, PublishedTable]) -> FederatedStatement:
         """Say the same in another text, in which new names stand for ``tables``."""
@@ -94,9 +97,7 @@ class FederatedStatement:
         meant |= {(None, name): table for name, table in tables.items()}
         others = {(o.relation.schema, o.relation.name): o for o in self.others}
         occurrences, rest = _sort_relations(parsed, meant, others)
-        return replace(
-            self, parsed=parsed, occurrences=occurrences, others=rest, written=self.asked
-        )
+        return replace(self, parsed=parsed, occurrences=occurrences, others=rest)
 
     @property
     def tables(self) -> tuple[PublishedTable, ...]:
@@ -138,7 +139,7 @@ async def recognise(
 
     Raises ``OarError`` for statements that have no meaning across owners, :class:`HubRejected`.
     """
-    parsed = written = _parse_one(text)
+    parsed = _parse_one(without_comments(text))
     if not parsed.relations and not parsed.calls and not parsed.targets:
         return None
     drafts: list[Draft] = []
@@ -146,7 +147,7 @@ async def recognise(
         parsed, drafts = await _draft_questions(parsed, await link.state(), draft)
     guarded = await _for_guards(parsed, link, catalog)
     try:
-        return await _sorted_out(written, guarded, link, catalog, tuple(drafts))
+        return await _sorted_out(text, guarded, link, catalog, tuple(drafts))
     except SyntaxFault:
         # A query cannot stand where the name of a view or of a masked table does (TABLESAMPLE): the
         # hub says what it makes of that, and its guards stand behind it.
@@ -154,7 +155,7 @@ async def recognise(
 
 
 async def _sorted_out(
-    written: Parsed,
+    text: str,
     guarded: tuple[Parsed, SessionState, _Resolved],
     link: HubReader,
     catalog: Catalog,
@@ -178,14 +179,14 @@ async def _sorted_out(
     _refuse_what_has_no_meaning(parsed, state, later)
     if parsed.kind in ("PrepareStmt", "ViewStmt"):
         # The hub keeps these over the guards; using them later is recognised then.
-        return Recognised(guard_sql, None) if guard_sql != written.text else None
+        return Recognised(guard_sql, None) if guard_sql != without_comments(text) else None
     if any(occurrence.table.masked for occurrence in occurrences):
         parsed = _with_masks(parsed, occurrences)
         occurrences, others = _sort_relations(parsed, *_meant(parsed, resolved, catalog))
         later = tuple(call for call in parsed.calls if call.name != "oar_ask")
     return Recognised(
         guard_sql,
-        FederatedStatement(parsed, state, catalog, occurrences, others, later, link, drafts),
+        FederatedStatement(parsed, state, catalog, occurrences, others, later, link, drafts, text),
     )
 
 

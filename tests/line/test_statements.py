@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 
 import psycopg
 import pytest
+from oar_proxy.hub.planner import Planner
 
 STATEMENTS = [
     # joins
@@ -263,3 +265,40 @@ def test_a_fault_of_the_proxy_is_on_the_ledger(client, monkeypatch, statement):
     latest = "SELECT sqlstate FROM oar.asks ORDER BY at DESC LIMIT 1"
     assert client.execute(latest).fetchone() == ("XX000",)
     assert client.execute(statement).fetchone() is not None
+
+
+def test_comments_that_tools_add_make_no_new_plan(client, monkeypatch):
+    """And what a comment says about who asks goes no further; the ledger knows the client's text."""
+    planned = []
+    explain = Planner.explain
+
+    async def counted(self, statement, settings=None):
+        planned.append(statement)
+        return await explain(self, statement, settings)
+
+    monkeypatch.setattr(Planner, "explain", counted)
+    said = "SELECT a.id, '/* no -- comment */' FROM a JOIN b ON a.k = b.k /* {} */ WHERE b.w > 150 -- {}"
+    texts = [said.format(f"user {n}", f"asked for by dashboard {7 * n}") for n in (1, 2)]
+    answers = [Counter(client.execute(text).fetchall()) for text in texts]
+    assert answers[0] == answers[1] != Counter()
+    assert len(planned) == 1
+    assert "user" not in planned[0]
+    ledger = "SELECT statement FROM oar.asks ORDER BY at DESC LIMIT 2"
+    wanted = {(hashlib.sha256(text.encode()).hexdigest(),) for text in texts}
+    assert set(client.execute(ledger).fetchall()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("cursor_class", "before"),
+    [
+        (psycopg.ClientCursor, "SELECT /* é comment */ "),
+        (psycopg.ClientCursor, "SELECT 1; -- é\n SELECT "),
+        (psycopg.ClientCursor, "TABLE d; SELECT id, "),
+        (psycopg.RawCursor, "SELECT $1::int, /* é comment */ "),
+    ],
+)
+def test_an_error_is_where_it_is_in_what_the_client_sent(client, cursor_class, before):
+    parameters = (1,) if "$1" in before else None
+    with pytest.raises(psycopg.errors.UndefinedColumn) as caught:
+        cursor_class(client).execute(f"{before}nothing FROM a /* another */", parameters)
+    assert caught.value.diag.statement_position == str(len(before) + 1)

@@ -206,7 +206,7 @@ def _ask(plan: Plan, subject: Subject) -> Ask:
     return Ask(
         id=uuid.uuid4(),
         principal=subject.principal,
-        statement=digest(plan.statement.asked),
+        statement=digest(plan.statement.written),
         kind="sql",
         route=plan.route.kind.value,
         kappa=plan.cover.kappa,
