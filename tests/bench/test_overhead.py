@@ -60,7 +60,9 @@ def test_join(found):
     assert list(found["cases"]) == names
     without_hub = ("one owner's GROUP BY", "unselective GROUP BY", "100,000 keys")
     for name, case in found["cases"].items():
-        assert set(there) - set(case["ms"]) == ({peers.AT_HUB} if name in without_hub else set())
+        assert set(there) - set(case["ms"]) == (
+            set(peers.FEEDING) if name in without_hub else set()
+        )
         for peer, ratios in case["ratio"].items():
             for asked, ratio in ratios.items():
                 ours, theirs = case["ms"]["oar"][asked], case["ms"][peer][asked]
@@ -109,7 +111,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_the_reason(monkeypatch):
 def test_another_number_is_another_text_of_the_same_query():
     query = CASES[1].query
     assert query.text(1) != query.text(2)
-    assert query.text(1).partition(" /*")[0] == query.text(2).partition(" /*")[0]
+    assert query.text(1).replace("AS n1,", "AS n2,") == query.text(2)
     assert query.text_at_hub(1).count("%s") == 4
     assert "WHERE" not in query.text_at_hub(1)
 

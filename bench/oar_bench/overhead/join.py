@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from oar_bench.harness import ALLOW_ALL
 from oar_bench.overhead import peers
@@ -28,17 +30,19 @@ from oar_bench.overhead.peers import Answer, Ask, Query
 from oar_bench.overhead.processes import OverheadError, Proxy, milliseconds, proxy_process
 from oar_bench.work import work_directory
 
-AGGREGATE: Final = "SELECT d.city, count(*), avg(d.delay_days) FROM {deliveries} GROUP BY d.city"
+AGGREGATE: Final = (
+    "SELECT d.city, count(*) AS n{number}, avg(d.delay_days) FROM {deliveries} GROUP BY d.city"
+)
 INNER: Final = (
-    "SELECT d.city, count(*), avg(d.delay_days) FROM {orders} JOIN {deliveries} "
+    "SELECT d.city, count(*) AS n{number}, avg(d.delay_days) FROM {orders} JOIN {deliveries} "
     "ON d.order_id = o.order_id{where} GROUP BY d.city"
 )
 OUTER: Final = (
-    "SELECT o.order_id, d.city, d.delay_days FROM {orders} LEFT JOIN {deliveries} "
+    "SELECT o.order_id, d.city, d.delay_days AS n{number} FROM {orders} LEFT JOIN {deliveries} "
     "ON d.order_id = o.order_id{where}"
 )
 UNSELECTIVE: Final = (
-    "SELECT d.city, count(*), sum(d.delay_days) FROM {orders} JOIN {deliveries} "
+    "SELECT d.city, count(*) AS n{number}, sum(d.delay_days) FROM {orders} JOIN {deliveries} "
     "ON d.order_id = o.order_id{where} GROUP BY d.city"
 )
 
@@ -182,13 +186,14 @@ def _contestants(
 ) -> dict[str, Ask]:
     """Open every contestant; those that are not installed are in ``skipped``."""
     shop, fleet = (stack.enter_context(owners.connect(owner)) for owner in OWNERS)
-    hub = stack.enter_context(psycopg.connect(proxy.hub.conninfo, autocommit=True))
+    hub = stack.enter_context(_database_at(proxy.hub.conninfo, "by_hand"))
     tuned = stack.enter_context(owners.foreign("fdw_tuned", peers.TUNED_OPTIONS))
     plain = stack.enter_context(owners.foreign("fdw", ""))
     contestants = {
         peers.OAR: peers.sends_whole(oar),
         peers.BY_HAND: peers.by_hand(shop, fleet),
         peers.AT_HUB: peers.by_hand_at_hub(shop, fleet, hub),
+        peers.RECORDED: peers.by_hand_recorded(shop, fleet, hub),
         peers.TUNED: peers.sends_whole(tuned),
         peers.PLAIN: peers.sends_whole(plain),
     }
@@ -199,10 +204,17 @@ def _contestants(
     return contestants
 
 
+def _database_at(conninfo: str, database: str) -> Connection:
+    """Make a database at the hub's server that the proxy knows nothing of, and connect."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database)))
+    return psycopg.connect(make_conninfo(conninfo, dbname=database), autocommit=True)
+
+
 def _used(contestants: Mapping[str, Ask], query: Query) -> dict[str, Ask]:
     """Leave out the hub by hand where the owner evaluates, or whole tables would be arrays."""
     fed = query.joins and query.where
-    return {name: ask for name, ask in contestants.items() if fed or name != peers.AT_HUB}
+    return {name: ask for name, ask in contestants.items() if fed or name not in peers.FEEDING}
 
 
 def _compare(case: Case, contestants: Mapping[str, Ask], number: int) -> None:

@@ -2,8 +2,9 @@
 
 By hand is the least any federation can do: one statement at the first owner, one at the second
 with the keys as an array, rows fetched and nothing evaluated. By hand at a hub also feeds those
-rows to a PostgreSQL as arrays and evaluates the statement there. postgres_fdw and DuckDB run the
-whole statement.
+rows to a PostgreSQL as arrays and evaluates the statement there. By hand and recorded also reads
+each owner in one snapshot, and has written down durably what it sends before it sends it: the least
+that a federation which promises those can do. postgres_fdw and DuckDB run the whole statement.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ Answer = list[tuple[Any, ...]]
 OAR: Final = "oar"
 BY_HAND: Final = "by hand"
 AT_HUB: Final = "by hand at a hub"
+RECORDED: Final = "by hand, recorded"
 TUNED: Final = "postgres_fdw tuned"
 PLAIN: Final = "postgres_fdw"
 DUCKDB: Final = "DuckDB"
 
-CONTESTANTS: Final = (OAR, BY_HAND, AT_HUB, TUNED, PLAIN, DUCKDB)
+CONTESTANTS: Final = (OAR, BY_HAND, AT_HUB, RECORDED, TUNED, PLAIN, DUCKDB)
 """All there are, in the order they are shown."""
+
+FEEDING: Final = (AT_HUB, RECORDED)
+"""Those that feed rows to a hub as arrays."""
 
 TUNED_OPTIONS: Final = "use_remote_estimate 'true', fetch_size '10000'"
 """What a careful administrator of postgres_fdw sets for such joins."""
@@ -39,8 +44,9 @@ _SCANNER: Final = "duckdb_extension_postgres_scanner"
 class Query:
     """A statement over the two owners' tables, or over one of them.
 
-    ``template`` has ``{orders}`` and ``{deliveries}`` where the tables and their aliases stand and
-    ``{where}`` for the condition on orders, ``where``. Without ``{orders}`` it is one owner's.
+    ``template`` has ``{orders}`` and ``{deliveries}`` where the tables and their aliases stand,
+    ``{where}`` for the condition on orders, ``where``, and ``{number}`` in the name of an output:
+    another number makes it another statement. Without ``{orders}`` it is one owner's.
     """
 
     template: str
@@ -57,27 +63,24 @@ class Query:
         return f" WHERE {self.where}" if self.where else ""
 
     def text(self, number: int) -> str:
-        """Return the statement over published names; another number makes it another text."""
-        return _marked(self._written("shop.orders AS o", "fleet.deliveries AS d"), number)
+        """Return the statement over published names."""
+        return self._written("shop.orders AS o", "fleet.deliveries AS d", number)
 
     def text_at_owner(self, number: int) -> str:
         """Return the one owner's statement as it is sent to that owner directly."""
-        return _marked(self._written("", "deliveries AS d"), number)
+        return self._written("", "deliveries AS d", number)
 
     def text_at_hub(self, number: int) -> str:
         """Return the statement over four arrays: orders, and the columns of deliveries."""
         orders = "unnest(%s::bigint[]) AS o(order_id)"
         arrays = "%s::bigint[], %s::text[], %s::integer[]"
         deliveries = f"unnest({arrays}) AS d(order_id, city, delay_days)"
-        written = self.template.format(orders=orders, deliveries=deliveries, where="")
-        return _marked(written, number)
+        return self.template.format(orders=orders, deliveries=deliveries, where="", number=number)
 
-    def _written(self, orders: str, deliveries: str) -> str:
-        return self.template.format(orders=orders, deliveries=deliveries, where=self.condition)
-
-
-def _marked(statement: str, number: int) -> str:
-    return f"{statement} /* {number} */"
+    def _written(self, orders: str, deliveries: str, number: int) -> str:
+        return self.template.format(
+            orders=orders, deliveries=deliveries, where=self.condition, number=number
+        )
 
 
 Ask = Callable[[Query, int], Answer | None]
@@ -113,23 +116,62 @@ def by_hand_at_hub(shop: Connection, fleet: Connection, hub: Connection) -> Ask:
     """Fetch by hand, then evaluate the statement at a hub over arrays of what came."""
 
     def ask(query: Query, number: int) -> Answer:
-        orders, deliveries = _fetch(shop, fleet, query, number)
-        columns = [list(column) for column in zip(*deliveries, strict=True)] or [[], [], []]
-        keys = [order for (order,) in orders]
-        return hub.execute(query.text_at_hub(number).encode(), (keys, *columns)).fetchall()
+        return _evaluate(hub, query, number, *_fetch(shop, fleet, query, number))
 
     return ask
 
 
-def _fetch(shop: Connection, fleet: Connection, query: Query, number: int) -> tuple[Answer, Answer]:
+def by_hand_recorded(shop: Connection, fleet: Connection, hub: Connection) -> Ask:
+    """Fetch by hand in snapshots, each query on disk at the hub before it goes; then evaluate."""
+    hub.execute("CREATE TABLE recorded (at timestamptz DEFAULT now(), query text, keys bigint[])")
+
+    def record(query: str, keys: list[int]) -> None:
+        hub.execute("INSERT INTO recorded (query, keys) VALUES (%s, %s)", (query, keys))
+
+    def ask(query: Query, number: int) -> Answer:
+        with _snapshot(shop), _snapshot(fleet):
+            rows = _fetch(shop, fleet, query, number, record)
+            return _evaluate(hub, query, number, *rows)
+
+    return ask
+
+
+@contextmanager
+def _snapshot(owner: Connection) -> Iterator[None]:
+    owner.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        yield
+    finally:
+        owner.execute("COMMIT")
+
+
+def _evaluate(
+    hub: Connection, query: Query, number: int, orders: Answer, deliveries: Answer
+) -> Answer:
+    columns = [list(column) for column in zip(*deliveries, strict=True)] or [[], [], []]
+    keys = [order for (order,) in orders]
+    return hub.execute(query.text_at_hub(number).encode(), (keys, *columns)).fetchall()
+
+
+def _fetch(
+    shop: Connection,
+    fleet: Connection,
+    query: Query,
+    number: int,
+    record: Callable[[str, list[int]], None] | None = None,
+) -> tuple[Answer, Answer]:
     """Fetch the orders, then their deliveries; all deliveries where all orders are meant."""
-    keys = f"SELECT o.order_id FROM orders AS o{query.condition}"
-    orders = shop.execute(_marked(keys, number).encode()).fetchall()
-    rows = "SELECT order_id, city, delay_days FROM deliveries"
-    if not query.where:
-        return orders, fleet.execute(_marked(rows, number).encode()).fetchall()
-    looked_up = _marked(f"{rows} WHERE order_id = ANY(%s)", number)
-    return orders, fleet.execute(looked_up.encode(), ([key for (key,) in orders],)).fetchall()
+    first = f"SELECT o.order_id AS n{number} FROM orders AS o{query.condition}"
+    if record is not None:
+        record(first, [])
+    orders = shop.execute(first.encode()).fetchall()
+    second = f"SELECT order_id, city, delay_days AS n{number} FROM deliveries"
+    keys = [key for (key,) in orders] if query.where else []
+    if query.where:
+        second += " WHERE order_id = ANY(%s)"
+    if record is not None:
+        record(second, keys)
+    return orders, fleet.execute(second.encode(), (keys,) if query.where else None).fetchall()
 
 
 @contextmanager
