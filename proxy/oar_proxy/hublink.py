@@ -97,10 +97,11 @@ class HubChannel:
         self._unsent.append(messages.FLUSH)
         self.send()
 
-    def send(self) -> None:
-        """Write what was requested: one write, since each wakes the hub."""
+    def send(self, parts: Sequence[bytes] = ()) -> None:
+        """Write what was requested, and parts behind it: one write, since each wakes the hub."""
         if self._unsent:
-            parts, self._unsent = self._unsent, []
+            parts, self._unsent = [*self._unsent, *parts], []
+        if parts:
             self._to_hub(parts)
 
     def tell(self, message: bytes) -> None:

@@ -409,7 +409,7 @@ def test_what_is_sent_behind_a_slow_statement_waits_its_turn(raw, federation, do
     sender.start()
     (session,) = door.door._sessions
     time.sleep(0.2)
-    assert len(session._pending) < 2 * 1024 * 1024
+    assert len(session.requests.pending) < 2 * 1024 * 1024
     door.call(federation.release.set)
     got = raw.until("Z", times + 1)
     sender.join()

@@ -309,14 +309,51 @@ class TestCopyIn:
         assert talk.conversation.idle
 
 
-@pytest.mark.parametrize(
-    ("sent", "code"),
-    [(PARSE, "2"), (BIND, "1"), (SYNC, "1"), (EXECUTE, "Z"), (QUERY, "1"), (PARSE, "D")],
-)
-def test_an_answer_to_nothing_that_was_asked(talk, hub, sent, code):
-    talk.send(sent)
-    with pytest.raises(HubConfused):
-        talk.receive(hub.message(code, b"I"))
+MOVES = {
+    Kind.STARTUP: "RKvZ",
+    PARSE: "1",
+    BIND: "2",
+    Kind.CLOSE: "3",
+    Kind.DESCRIBE_STATEMENT: "tTn",
+    Kind.DESCRIBE_PORTAL: "Tn",
+    EXECUTE: "DCIsGHdc",
+    SYNC: "Z",
+    QUERY: "TDCIGHdcZ",
+    Kind.FUNCTION: "VZ",
+    Kind.MALFORMED: "",
+}
+"""What may answer a request: the message flow chapter, 54.2."""
+
+BODIES = {"Z": b"I", "R": b"\0\0\0\0", "K": b"\0\0\0\1abcd"}
+
+
+@pytest.mark.parametrize("sent", MOVES, ids=str)
+@pytest.mark.parametrize("size", [1, 1000])
+def test_a_move_that_is_not_in_the_table_is_the_error(hub, sent, size):
+    """At any time there may come errors, notices, settings that changed, and notifications."""
+    for code in map(chr, range(256)):
+        if code == "E":
+            continue
+        talk = Talk()
+        talk.send(sent)
+        answer = hub.message("x", BODIES.get(code, b""))
+        answer = bytes([ord(code)]) + answer[1:]
+        parts = [answer[at : at + size] for at in range(0, len(answer), size)]
+        if code in MOVES[sent] + "NSA":
+            assert talk.receive(*parts) == answer
+        else:
+            with pytest.raises(HubConfused):
+                talk.receive(*parts)
+
+
+def test_every_kind_of_request_is_in_the_table():
+    assert set(MOVES) == set(Kind) - {Kind.COPY_END, Kind.INTERJECTION}
+
+
+def test_an_error_alone_answers_a_malformed_message(talk, hub):
+    talk.send(Kind.MALFORMED, PARSE, SYNC)
+    assert talk.receive(hub.error("08P01"), hub.ready()) == hub.error("08P01") + hub.ready()
+    assert talk.conversation.idle
 
 
 def test_the_cancellation_key_is_learnt_and_passed_on(talk, hub):

@@ -35,6 +35,7 @@ class Kind(enum.Enum):
     SYNC = ("sync", b"Z", b"Z")
     QUERY = ("query", b"TDCIGHdcZ", b"Z")
     FUNCTION = ("function call", b"VZ", b"Z")
+    MALFORMED = ("malformed message", b"", b"")
     COPY_END = ("copy end", b"", b"")
     INTERJECTION = ("interjection", b"", b"")
 
@@ -51,6 +52,7 @@ class Kind(enum.Enum):
 
 
 _UNANSWERED: Final = (Kind.COPY_END, Kind.INTERJECTION)
+_IGNORED_WHILE_COPYING: Final = (Kind.SYNC, Kind.MALFORMED)
 _READY_FOR_QUERY_FOLLOWS: Final = (Kind.STARTUP, Kind.SYNC, Kind.QUERY, Kind.FUNCTION)
 
 _ROWS: Final = b"Dd"
@@ -341,7 +343,7 @@ class Conversation:
         before = next((i for i, e in enumerate(waiting) if e.kind is Kind.COPY_END), None)
         ended = before is not None
         self.copying = not ended
-        kept = [e for e in waiting[1:before] if e.kind not in (Kind.SYNC,)]
+        kept = [e for e in waiting[1:before] if e.kind not in _IGNORED_WHILE_COPYING]
         rest = waiting[before + 1 :] if before is not None else []
         self._queue = deque([waiting[0], *kept, *rest])
         self._on_copy_in()
