@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,10 @@ from typing import Final
 
 from oar_policies.model import Subject
 
+QUOTES: Final = MappingProxyType({"'": "'", '"': '"', "«": "»", "“": "”"})
+"""What may stand around a value, opening and closing."""
+
+_WORD: Final = re.compile(r"\S+")
 _NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -34,7 +39,7 @@ class Question:
 
     @property
     def normalised(self) -> str:
-        """The text with composed characters and single spaces.
+        """The text with composed characters and single spaces, but for those in quotes.
 
         Case and punctuation stay: both tell a value from a word.
         """
@@ -42,5 +47,25 @@ class Question:
 
 
 def normalise(text: str) -> str:
-    """Return a question's text in NFC with single spaces and none around."""
-    return " ".join(unicodedata.normalize("NFC", text).split())
+    """Return a text in NFC, trimmed and with single spaces, except in quotes."""
+    return " ".join(words(text))
+
+
+def words(text: str) -> list[str]:
+    """Split a text, in NFC, at its spaces; what is between quotes is one word as it stands."""
+    text = unicodedata.normalize("NFC", text)
+    found: list[str] = []
+    closings: dict[str, int] = {}
+    end = 0
+    while (match := _WORD.search(text, end)) is not None:
+        start, end = match.span()
+        mark = QUOTES.get(text[start])
+        if mark is not None:
+            if closings.get(mark, 0) <= start:  # else it is still the next one
+                at = text.find(mark, start + 1)
+                closings[mark] = at if at >= 0 else len(text)
+            closing = closings[mark]
+            if closing < len(text) and not text[closing + 1 : closing + 2].strip():
+                end = closing + 1
+        found.append(text[start:end])
+    return found

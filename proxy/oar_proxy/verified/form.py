@@ -9,10 +9,12 @@ and of two forms it can be told whether a question fits both.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
+
+from oar_proxy.question import QUOTES
+from oar_proxy.question import words as question_words
 
 MAX_LENGTH: Final = 4096
 """Characters of a question that may be a reviewed one, the values it carries included."""
@@ -20,8 +22,6 @@ MAX_WORDS: Final = 200
 """Of a form."""
 
 _END_MARKS: Final = "?？؟"
-_QUOTES: Final = {"'": "'", '"': '"', "«": "»", "“": "”"}
-_WORD: Final = re.compile("|".join(f"{a}[^{b}]*{b}(?!\\S)" for a, b in _QUOTES.items()) + r"|\S+")
 _PARAMETER: Final = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
 HeldT = TypeVar("HeldT")
@@ -35,12 +35,11 @@ class Form:
 
 
 def words(question: str) -> tuple[str, ...]:
-    """Split a question, in NFC, into its words; what is between quotes is as it stands there."""
-    question = unicodedata.normalize("NFC", question)
+    """Split a question into its words, without the marks at its end."""
     end = len(question)
     while end and (question[end - 1].isspace() or question[end - 1] in _END_MARKS):
         end -= 1
-    return tuple(_WORD.findall(question[:end]))
+    return tuple(question_words(question[:end]))
 
 
 def read_form(text: str, parameters: Sequence[str]) -> Form:
@@ -135,5 +134,5 @@ def _fitting(
 
 def _value(word: str) -> str:
     """Return a word without the quotes around it."""
-    closing = _QUOTES.get(word[0])
+    closing = QUOTES.get(word[0])
     return word[1:-1] if closing is not None and len(word) > 1 and word[-1] == closing else word
