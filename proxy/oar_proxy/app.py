@@ -24,7 +24,7 @@ from oar_proxy.draft import DraftStage
 from oar_proxy.drafters import Drafter
 from oar_proxy.drafters.model import ChatModel, Model, ModelDrafter
 from oar_proxy.drafters.offline import OfflineDrafter
-from oar_proxy.errors import LedgerUnavailable
+from oar_proxy.errors import HubConnectionLost, LedgerUnavailable
 from oar_proxy.gate import Gate
 from oar_proxy.hub import inforce
 from oar_proxy.hub.access import AdminPool, admin_pool, open_hub
@@ -32,17 +32,19 @@ from oar_proxy.hub.address import HubAddress, HubError
 from oar_proxy.hub.defaults import set_defaults
 from oar_proxy.hub.planner import Planner
 from oar_proxy.hub.publication import publish, publishing
+from oar_proxy.hub.users import may_read_verifiers, password_verifier
 from oar_proxy.inspection import configured_policies
 from oar_proxy.ledger import Ledger
 from oar_proxy.pipeline import Pipeline
 from oar_proxy.protocols.answering import ProtocolAnswers
 from oar_proxy.protocols.owners import OwnerQueries
 from oar_proxy.publishing import publication
-from oar_proxy.server import FrontDoor
+from oar_proxy.server import FrontDoor, KeysOf
 from oar_proxy.settings import ConfigurationError, DrafterSettings, LedgerSettings, Settings
 from oar_proxy.tls import open_certificate
 from oar_proxy.verified.answers import VerifiedAnswers, configured_answers
 from oar_proxy.verified.publication import publish_answers
+from oar_proxy.wire.scram import Keys, decode_verifier
 
 log = structlog.get_logger(__name__)
 
@@ -186,7 +188,10 @@ async def open_application(
         )
         report("reading the owners' schemas")
         await refresher.refresh()
-        door = FrontDoor(settings.listen, _hub_socket(address), pipeline, certificate)
+        keys = await user_keys(admin)
+        if certificate is not None and keys is None:
+            log.warning("no channel binding: the hub's role may not read its users' verifiers")
+        door = FrontDoor(settings.listen, _hub_socket(address), pipeline, certificate, keys)
         port = await door.start()
         stack.push_async_callback(door.stop)
         watching = asyncio.create_task(refresher.watch(), name="catalog refresh")
@@ -329,6 +334,28 @@ class Refresher:
         for name in self._gate.unmatched(owner, schema):
             log.warning("policy names nothing that the owner has", owner=owner, name=name)
         return schema
+
+
+async def user_keys(admin: AdminPool) -> KeysOf | None:
+    """Return what looks up users' SCRAM keys, None where the proxy's role may not.
+
+    It has connections of the proxy's own, which nothing that a client says can reach.
+    """
+    async with admin.connection() as connection:
+        if not await may_read_verifiers(connection):
+            return None
+
+    async def keys_of(user: bytes) -> Keys | None:
+        try:
+            async with admin.connection() as connection:
+                verifier = await password_verifier(connection, user.decode(errors="replace"))
+        except (psycopg.Error, PoolTimeout):
+            raise HubConnectionLost(
+                "connection not made: the hub does not answer", hint="try again later"
+            ) from None
+        return decode_verifier(verifier)
+
+    return keys_of
 
 
 @asynccontextmanager

@@ -39,6 +39,12 @@ class ProtocolViolation(OarError):
     sqlstate = "08P01"
 
 
+class InvalidAuthorization(OarError):
+    """The client's authentication is not for this connection."""
+
+    sqlstate = "28000"
+
+
 class TooManyConnections(OarError):
     """No place for another client."""
 

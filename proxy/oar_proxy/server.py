@@ -12,6 +12,7 @@ import contextlib
 import errno
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -30,10 +31,14 @@ from oar_proxy.session import LINGER, HubSide, Session
 from oar_proxy.settings import Listen
 from oar_proxy.tls import Certificate
 from oar_proxy.wire import messages, startup
+from oar_proxy.wire.scram import Authentication, Keys
 from oar_proxy.wire.startup import CancelRequest, Packet, SSLRequest, StartupMessage
 
 HubAddress = str | tuple[str, int]
 """Path of the hub's unix socket, or its host and port."""
+
+KeysOf = Callable[[bytes], Awaitable[Keys | None]]
+"""Looks up a user's SCRAM keys by name, None where there are none. Raises ``OarError``."""
 
 CANCEL_TIMEOUT: Final = 5.0
 """Seconds the hub has to take a CancelRequest."""
@@ -61,11 +66,14 @@ class FrontDoor:
         hub_socket: HubAddress,
         federation: Federation,
         certificate: Certificate | None = None,
+        keys: KeysOf | None = None,
     ) -> None:
+        """Take ``keys``, which looks up a user's; without it no channel binding is offered."""
         self._listen = listen
         self._hub = hub_socket
         self._federation = federation
         self._tls = certificate
+        self._keys_of = keys
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._connections: set[asyncio.Task[None]] = set()
@@ -174,9 +182,10 @@ class FrontDoor:
         """TLS, startup and authentication. Raises ``OarError``, ``OSError`` or ``EOFError``."""
         loop = asyncio.get_running_loop()
         opening = await self._negotiate(side.socket)
-        tls = self._tls.context() if self._tls is not None and opening.encrypted else None
-        side.in_clear = not opening.encrypted
-        await loop.connect_accepted_socket(lambda: side, side.socket, ssl=tls)
+        served = self._tls.served() if self._tls is not None and opening.encrypted else None
+        side.in_clear = served is None
+        context = None if served is None else served.context
+        await loop.connect_accepted_socket(lambda: side, side.socket, ssl=context)
         if opening.direct and side.alpn != startup.ALPN:
             raise ProtocolViolation("direct TLS without the protocol name postgresql (ALPN)")
         match await side.startup_packet(opening.head):
@@ -185,7 +194,8 @@ class FrontDoor:
             case StartupMessage() as message:
                 if full:
                     raise TooManyConnections("sorry, too many clients already")
-                await self._authenticate(side, message)
+                end_point = None if served is None else served.end_point
+                await self._authenticate(side, message, end_point)
             case _:
                 raise ProtocolViolation("encryption requested twice")
 
@@ -213,14 +223,23 @@ class FrontDoor:
             refused.append(request)
             await loop.sock_sendall(client, b"N")
 
-    async def _authenticate(self, side: ClientSide, message: StartupMessage) -> None:
+    async def _authenticate(
+        self, side: ClientSide, message: StartupMessage, end_point: bytes | None
+    ) -> None:
         """Open the session's hub connection and relay until the hub knows the client."""
+        keys_of = self._keys_of
+
+        async def keys() -> Keys:
+            assert keys_of is not None  # else no client is offered what needs them
+            return await keys_of(dict(message.parameters)[b"user"]) or Keys.of_nobody()
 
         def on_key(pid: int, secret: bytes) -> None:
             self._keys[pid, secret] = session
 
         session = Session(
             self._federation,
+            Authentication(None if keys_of is None else end_point),
+            keys=keys,
             max_message=self._listen.max_message_bytes,
             cancel_hub=self._cancel_hub,
             on_key=on_key,

@@ -26,7 +26,8 @@ from oar_proxy.federation import Federation
 from oar_proxy.hublink import HubChannel
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, HubConfused, Kind
-from oar_proxy.wire.requests import Own, OwnExecute, OwnParse, OwnQuery, Requests
+from oar_proxy.wire.requests import Own, OwnExecute, OwnParse, OwnProof, OwnQuery, Requests
+from oar_proxy.wire.scram import Authentication, Keys
 
 WRITE_AHEAD: Final = 256 * 1024
 """Bytes that wait for a slow reader before the other side is not read any more."""
@@ -43,15 +44,18 @@ class Session:
     """What passes between one client and the hub.
 
     ``authenticated`` is done once the hub has accepted the client; ``closed`` once both
-    connections are gone. ``cancel_hub`` delivers a CancelRequest for the given process and
-    secret to the hub, and returns when the hub has taken it. ``on_key`` learns those two.
+    connections are gone. ``keys`` looks up the user's. ``cancel_hub`` delivers a CancelRequest
+    for the given process and secret to the hub, and returns when the hub has taken it. ``on_key``
+    learns those two.
     """
 
     def __init__(
         self,
         federation: Federation,
+        authentication: Authentication,
         *,
         max_message: int,
+        keys: Callable[[], Coroutine[Any, Any, Keys]],
         cancel_hub: Callable[[int, bytes], Coroutine[Any, Any, None]],
         on_key: Callable[[int, bytes], None],
     ) -> None:
@@ -59,7 +63,7 @@ class Session:
         self.authenticated: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.conversation = Conversation(
-            on_authentication=self._authentication,
+            on_authentication=self._authenticate,
             on_key=self._key,
             on_copy_in=self._copy_in,
             on_ready=self._ready,
@@ -77,10 +81,13 @@ class Session:
         self.requests = Requests(
             self.conversation,
             self._federated,
+            authentication,
             max_message=max_message,
             unsettled=self._channel.unsettled,
             on_own=self._step_aside,
         )
+        self._authentication = authentication
+        self._keys = keys
         self._cancel_hub = cancel_hub
         self._on_key = on_key
         self._client: asyncio.Transport | None = None
@@ -209,6 +216,15 @@ class Session:
                 return self._federated.parse(raw, parse)
             case OwnExecute(raw, portal):
                 return self._federated.execute(raw, portal)
+            case OwnProof(raw):
+                return self._prove(raw)
+
+    async def _prove(self, raw: bytes) -> None:
+        """Give the hub the client's proof, if that is for this connection."""
+        try:
+            self._channel.send((self._authentication.prove(raw, await self._keys()),))
+        except OarError as error:
+            self.fail(error)
 
     def _statement_done(self, task: asyncio.Task[None]) -> None:
         self._task = None
@@ -235,14 +251,12 @@ class Session:
         if given:
             self._to_client(*given)
 
-    def _authentication(self, message: bytes) -> bytes:
+    def _authenticate(self, message: bytes) -> bytes:
         kind = messages.decode_authentication(message)
         if kind == messages.AUTHENTICATION_OK and not self.authenticated.done():
             self.authenticated.set_result(None)
             self.requests.authenticated()
-        if kind == messages.AUTHENTICATION_SASL:
-            return messages.without_channel_binding(message)
-        return message
+        return self._authentication.from_hub(message)
 
     def _copy_in(self) -> None:
         asyncio.get_running_loop().call_soon(self._resume)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -15,9 +16,24 @@ from oar_proxy.wire import startup
 SOON: Final = datetime.timedelta(days=30)
 """Before a certificate ends, the log warns that it will."""
 
+if TYPE_CHECKING:
+    from cryptography import x509
+
 _log = structlog.get_logger("oar.tls")
 
 _Stamp = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a new connection uses. ``end_point``: the certificate's hash for channel binding.
+
+    None where there is no such hash: RFC 5929 makes it with the hash function of the certificate's
+    signature, and some signatures (Ed25519) have none of their own.
+    """
+
+    context: ssl.SSLContext
+    end_point: bytes | None
 
 
 class Certificate:
@@ -30,9 +46,9 @@ class Certificate:
         self._certificate = certificate
         self._key = key
         self._stamp = self._look()
-        self._context = self._read()
+        self._served = self._read()
 
-    def context(self) -> ssl.SSLContext:
+    def served(self) -> Served:
         """Return what a new connection uses.
 
         Whoever renews a certificate replaces two files, one after the other: a pair that cannot
@@ -42,12 +58,12 @@ class Certificate:
         if stamp != self._stamp:
             self._stamp = stamp
             try:
-                self._context = self._read()
+                self._served = self._read()
             except ConfigurationError as error:
                 _log.error("certificate not read: the one in force stays", reason=error.message)
             else:
                 _log.info("certificate read again", file=str(self._certificate))
-        return self._context
+        return self._served
 
     def _look(self) -> _Stamp:
         """Return by what a change of the files shows; of a file that is gone, nothing does."""
@@ -61,10 +77,11 @@ class Certificate:
                 found.append((status.st_ino, status.st_mtime_ns, status.st_size))
         return tuple(found)
 
-    def _read(self) -> ssl.SSLContext:
-        certificate = _contents("tls_certificate", self._certificate)
+    def _read(self) -> Served:
+        contents = _contents("tls_certificate", self._certificate)
         _contents("tls_key", self._key)
-        ends = _end(certificate)
+        certificate = _first(contents)
+        ends = certificate.not_valid_after_utc
         now = datetime.datetime.now(datetime.UTC)
         if ends <= now:
             raise ConfigurationError(
@@ -79,10 +96,12 @@ class Certificate:
             if error.reason == "KEY_VALUES_MISMATCH":
                 fault = "not the key of the first certificate in listen.tls_certificate"
             raise ConfigurationError(f"listen.tls_key: {fault}") from None
+        if _contents("tls_certificate", self._certificate) != contents:
+            raise ConfigurationError("listen.tls_certificate: the file is being replaced")
         if ends - now < SOON:
             _log.warning("certificate ends soon", ends=f"{ends:%Y-%m-%d %H:%M} UTC")
         context.set_alpn_protocols([startup.ALPN])
-        return context
+        return Served(context, _end_point(certificate))
 
 
 def open_certificate(listen: Listen) -> Certificate | None:
@@ -102,13 +121,28 @@ def _contents(field: str, path: Path) -> bytes:
         ) from None
 
 
-def _end(pem: bytes) -> datetime.datetime:
+def _first(pem: bytes) -> x509.Certificate:
+    """Return the certificate that clients are shown: the first of the file."""
     from cryptography import x509
 
     try:
-        return x509.load_pem_x509_certificate(pem).not_valid_after_utc
+        return x509.load_pem_x509_certificate(pem)
     except ValueError:
         raise ConfigurationError("listen.tls_certificate: no certificate in PEM") from None
+
+
+def _end_point(certificate: x509.Certificate) -> bytes | None:
+    """Hash a certificate for ``tls-server-end-point`` (RFC 5929, 4.1)."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import hashes
+
+    try:
+        algorithm = certificate.signature_hash_algorithm
+    except UnsupportedAlgorithm:
+        return None
+    if isinstance(algorithm, (hashes.MD5, hashes.SHA1)):
+        algorithm = hashes.SHA256()
+    return None if algorithm is None else certificate.fingerprint(algorithm)
 
 
 def _no_password() -> str:

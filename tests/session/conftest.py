@@ -9,14 +9,17 @@ import re
 import secrets
 import socket
 import threading
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import psycopg
 import psycopg.conninfo
 import pytest
 import uvloop
+from oar_proxy.app import user_keys
 from oar_proxy.errors import InsufficientPrivilege
 from oar_proxy.federation import Copied, Execution, Parameter, Piece, Prepared
+from oar_proxy.hub.access import admin_pool
 from oar_proxy.hub.users import add_user
 from oar_proxy.server import FrontDoor
 from oar_proxy.settings import Listen
@@ -169,8 +172,10 @@ class Federation:
 class Door:
     """A front door in a thread of its own, so that clients may block."""
 
-    def __init__(self, hub, hub_address=None, **listen):
+    def __init__(self, hub, hub_address=None, *, channel_binding=True, **listen):
         self.federation = None
+        self._hub = hub
+        self._channel_binding = channel_binding
         self._address = hub_address or f"{hub.host}/.s.PGSQL.{hub.port}"
         self._listen = Listen(port=0, **listen)
         self._loop = uvloop.new_event_loop()
@@ -182,7 +187,15 @@ class Door:
     async def _start(self):
         self.federation = Federation()
         certificate = open_certificate(self._listen)
-        self.door = FrontDoor(self._listen, self._address, self.federation, certificate)
+        self._admin = AsyncExitStack()
+        admin = await self._admin.enter_async_context(admin_pool(self._hub, size=1))
+        self.door = FrontDoor(
+            self._listen,
+            self._address,
+            self.federation,
+            certificate,
+            await user_keys(admin) if self._channel_binding else None,
+        )
         self.port = await self.door.start()
 
     def run(self, work, timeout=60):
@@ -199,6 +212,7 @@ class Door:
 
     def close(self):
         self.stop()
+        self.run(self._admin.aclose())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -235,12 +235,6 @@ class TestTls:
         ) as client:
             assert client.execute(ALL).fetchall() == ROWS
 
-    def test_channel_binding_is_not_offered(self, where, tls_door):
-        with pytest.raises(psycopg.OperationalError, match="channel binding"):
-            psycopg.connect(
-                **{**where, "port": tls_door.port}, sslmode="require", channel_binding="require"
-            )
-
     def test_nothing_may_come_in_clear_behind_the_request(self, dial, tls_door):
         connection = dial(tls_door.port)
         connection.sendall(SSL_REQUEST + startup("user", "a"))

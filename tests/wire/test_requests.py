@@ -16,6 +16,7 @@ from oar_proxy.wire.requests import (
     OwnQuery,
     Requests,
 )
+from oar_proxy.wire.scram import Authentication
 
 LARGEST = 100_000
 SYNC, FLUSH, TERMINATE = messages.SYNC, messages.FLUSH, messages.TERMINATE
@@ -56,7 +57,7 @@ class Names:
 class Client:
     """A client that is let in. ``taken`` is what was handed over, ``awaited`` what is expected."""
 
-    def __init__(self, authenticated=True):
+    def __init__(self, authenticated=True, end_point=None):
         self.conversation = Conversation(
             on_authentication=lambda message: message,
             on_key=lambda message: None,
@@ -64,11 +65,13 @@ class Client:
             on_ready=lambda: None,
         )
         self.names = Names()
+        self.authentication = Authentication(end_point)
         self.taken = []
         self.unsettled = set()
         self.requests = Requests(
             self.conversation,
             self.names,
+            self.authentication,
             max_message=LARGEST,
             unsettled=self.unsettled,
             on_own=self.taken.append,

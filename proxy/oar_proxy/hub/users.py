@@ -117,6 +117,26 @@ async def remove_user(connection: AsyncConnection[TupleRow], name: str) -> None:
         await connection.execute(sql.SQL("DROP ROLE {}").format(role))
 
 
+async def may_read_verifiers(connection: AsyncConnection[TupleRow]) -> bool:
+    """Tell whether the connection's role may read what the hub keeps of passwords."""
+    cursor = await connection.execute(
+        "SELECT pg_catalog.has_column_privilege('pg_catalog.pg_authid', 'rolname', 'SELECT')"
+        " AND pg_catalog.has_column_privilege('pg_catalog.pg_authid', 'rolpassword', 'SELECT')"
+    )
+    return await cursor.fetchone() == (True,)
+
+
+async def password_verifier(connection: AsyncConnection[TupleRow], name: str) -> str | None:
+    """Return what the hub keeps of a user's password; None: no such user, or no password."""
+    cursor = await connection.execute(
+        "SELECT rolpassword FROM pg_catalog.pg_authid"
+        " WHERE rolname OPERATOR(pg_catalog.=) %s::pg_catalog.name",
+        (name,),
+    )
+    found = await cursor.fetchone()
+    return None if found is None else found[0]
+
+
 async def _require(connection: AsyncConnection[TupleRow], name: str) -> None:
     if name not in {user.name for user in await list_users(connection)}:
         raise HubError(f'there is no user "{name}"', hint="oar user list shows who there is")

@@ -48,6 +48,8 @@ COPY_TRAILER: Final = b"\xff\xff"
 # Authentication requests (message 'R') that a relay has to recognise.
 AUTHENTICATION_OK: Final = 0
 AUTHENTICATION_SASL: Final = 10
+AUTHENTICATION_SASL_CONTINUE: Final = 11
+AUTHENTICATION_SASL_FINAL: Final = 12
 
 
 class _Body:
@@ -178,6 +180,14 @@ def decode_target(message: bytes) -> tuple[int, bytes]:
     return kind, name
 
 
+def decode_sasl_initial(message: bytes) -> tuple[bytes, bytes | None]:
+    """Return the mechanism of a SASLInitialResponse and its data, None without any."""
+    body = _Body(message)
+    mechanism, initial = body.string(), body.cell()
+    body.end()
+    return mechanism, initial
+
+
 # --- what the hub sends --------------------------------------------------------------------
 
 
@@ -239,24 +249,15 @@ def decode_authentication(message: bytes) -> int:
     return _Body(message).int32()
 
 
-def without_channel_binding(message: bytes) -> bytes:
-    """Drop the ``-PLUS`` mechanisms from an AuthenticationSASL message.
-
-    Channel binding ties SCRAM to the certificate of the TLS connection it runs in; the client's
-    TLS ends here and the hub does not know that certificate.
-    """
+def decode_mechanisms(message: bytes) -> list[bytes]:
+    """Return the mechanisms that an AuthenticationSASL message offers."""
     body = _Body(message)
-    kind = body.take(4)
+    body.take(4)
     mechanisms = []
     while mechanism := body.string():
         mechanisms.append(mechanism)
     body.end()
-    kept = [m for m in mechanisms if not m.endswith(b"-PLUS")]
-    if len(kept) == len(mechanisms):
-        return message
-    if not kept:
-        raise ProtocolViolation("the hub offers no authentication without channel binding")
-    return _message(b"R", kind + b"".join(m + b"\0" for m in kept) + b"\0")
+    return mechanisms
 
 
 def decode_fields(message: bytes) -> dict[str, bytes]:
@@ -305,6 +306,30 @@ def without_parameters(message: bytes) -> bytes:
 def is_log(notice: bytes) -> bool:
     """Tell whether a NoticeResponse is of the hub's log, and about how it works."""
     return decode_fields(notice).get("V", b"").startswith((b"LOG", b"DEBUG"))
+
+
+# --- what passes between the two while a client authenticates --------------------------------
+
+
+def sasl_request(mechanisms: Sequence[bytes]) -> bytes:
+    """Write an AuthenticationSASL message."""
+    names = b"".join(name + b"\0" for name in mechanisms)
+    return _message(b"R", _INT32.pack(AUTHENTICATION_SASL) + names + b"\0")
+
+
+def sasl_final(content: bytes) -> bytes:
+    """Write an AuthenticationSASLFinal message."""
+    return _message(b"R", _INT32.pack(AUTHENTICATION_SASL_FINAL) + content)
+
+
+def sasl_initial(mechanism: bytes, initial: bytes | None) -> bytes:
+    """Write a SASLInitialResponse."""
+    return _message(b"p", mechanism + b"\0" + b"".join(_parts(initial)))
+
+
+def sasl_response(content: bytes) -> bytes:
+    """Write a SASLResponse."""
+    return _message(b"p", content)
 
 
 # --- what a session writes ------------------------------------------------------------------

@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from oar_proxy.errors import ProtocolViolation
+from oar_proxy.errors import OarError, ProtocolViolation
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, Kind
 from oar_proxy.wire.messages import HEADER, Parse
+from oar_proxy.wire.scram import Authentication
 
 READ_AHEAD: Final = 1024 * 1024
 """Bytes of the client's that wait behind a federated statement before reading stops."""
@@ -60,7 +61,14 @@ class OwnExecute:
     portal: bytes
 
 
-Own = OwnQuery | OwnParse | OwnExecute
+@dataclass(frozen=True, slots=True)
+class OwnProof:
+    """The client's proof of its password, bound to the proxy's certificate."""
+
+    raw: bytes = field(repr=False)
+
+
+Own = OwnQuery | OwnParse | OwnExecute | OwnProof
 
 
 class Names(Protocol):
@@ -102,6 +110,7 @@ class Requests:
         self,
         conversation: Conversation,
         names: Names,
+        authentication: Authentication,
         *,
         max_message: int,
         unsettled: Collection[object],
@@ -110,9 +119,10 @@ class Requests:
         self.running = False
         self.holds = 0
         self.terminated = False
-        self.violation: ProtocolViolation | None = None
+        self.violation: OarError | None = None
         self._conversation = conversation
         self._names = names
+        self._authentication = authentication
         self._unsettled = unsettled
         self._on_own = on_own
         self._max_message = max_message
@@ -201,7 +211,7 @@ class Requests:
                 if given is not raw:  # taken over, or followed by something of ours
                     out += (data[start:at], given or b"")
                     start = after
-                if self.terminated:
+                if self.terminated or self.violation is not None:
                     data, at = data[:after], after
                     break
             at = after
@@ -224,7 +234,17 @@ class Requests:
         # A batch with a COPY in it waits for the rows, and for nothing else.
         return not (self.running and self._conversation.copying and code in _COPYING)
 
-    # --- one message: what the hub gets of it (the same object), or None ------------------------
+    # --- one message: what the hub gets of it (the same object: as it is), or None --------------
+
+    def _password(self, raw: bytes) -> bytes | None:
+        if self._authentication.proof_is_due:
+            self._take(OwnProof(raw))
+            return None
+        try:
+            return self._authentication.from_client(raw)
+        except OarError as error:
+            self.violation = error
+            return None
 
     def _query(self, raw: bytes) -> bytes | None:
         text = raw[HEADER.size : -1]
@@ -338,6 +358,7 @@ _LOOK: Final[dict[int, Callable[[Requests, bytes], bytes | None]]] = {
     ord("c"): Requests._copy_end,
     ord("f"): Requests._copy_end,
     ord("X"): Requests._terminate,
+    ord("p"): Requests._password,
 }
 """Messages that are looked at. CopyData is in neither table: nothing answers it."""
 
