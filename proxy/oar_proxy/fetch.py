@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oar_adapters.interface import Adapter, OwnerError, Query, Scan, Snapshot
 
 from oar_proxy import gate as gates
-from oar_proxy.decision import Decisions, Limit
+from oar_proxy.decision import Checked, Decisions, Limit
 from oar_proxy.errors import LimitExceeded, OarError, QueryCanceled
 from oar_proxy.gate import Gate
 from oar_proxy.ledger import SUCCESS, Ask, StepOutcome
@@ -47,6 +47,7 @@ class Sending:
     query: Authorized
     rendered: str
     rows: Rows
+    checked: Checked
     step: Step | None = None
     keys: tuple[int | None, ...] = ()
     notes: tuple[str, ...] = ()
@@ -179,7 +180,9 @@ class Fetcher:
         async with self.snapshots.use(sending.owner) as snapshot:
             await self._require_within_cap(sending, snapshot)
         self.passing = True
-        again = gates.Step(sending.owner, sending.query.query, sending.rendered)
+        again = gates.Step(
+            sending.owner, sending.query.query, sending.rendered, checked=sending.checked
+        )
         (permit,) = await self.authorize([again])
         return replace(sending, query=permit)
 
@@ -198,7 +201,8 @@ class Fetcher:
                 return
             counting = replace(query, limit=cap.number + 1, counted=True)
         rendered = self.adapters[sending.owner].render(counting)
-        (permit,) = await self.authorize([gates.Step(sending.owner, counting, rendered)])
+        step = gates.Step(sending.owner, counting, rendered, checked=sending.checked)
+        (permit,) = await self.authorize([step])
         self.progress(f"asking owner {sending.owner} how many rows that is: they pass as they come")
         if await self._noted(permit, self._counted(sending.owner, snapshot, permit)) > cap.number:
             raise _too_many_rows(sending, cap)

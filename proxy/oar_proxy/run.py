@@ -113,7 +113,8 @@ class _Runner:
         rows = Rows(names, [[] for _ in names])
         self.gathered.rows[WHOLE] = [rows]
         most = most_rows(self.plan.statement.parsed.node)
-        await self._fetch(Sending(whole.owner, authorized, rendered, rows, most=most))
+        checked = self.plan.checked
+        await self._fetch(Sending(whole.owner, authorized, rendered, rows, checked, most=most))
 
     # --- steps --------------------------------------------------------------------------------
 
@@ -175,7 +176,14 @@ class _Runner:
                 continue
             sending = self._fetch(
                 Sending(
-                    step.owner, permit, gated.rendered, self.rows[step.number], step, keys, notes
+                    step.owner,
+                    permit,
+                    gated.rendered,
+                    self.rows[step.number],
+                    gated.checked,
+                    step,
+                    keys,
+                    notes,
                 )
             )
             started[group.create_task(sending)] = step

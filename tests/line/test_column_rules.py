@@ -19,9 +19,11 @@ CLAIMS = (
     [(10, "s1", 50, "a"), (11, "s1", 60, "b"), (12, "s2", 900, "s1"), (13, "s9", 1, None),
      (14, None, 70, "s3")],
 )  # fmt: skip
+FILES = ("id bigint, secret text", [(n, "s") for n in range(30_000)])
 NORTH = """\
 version: 1
 tables:
+  files: {columns: {secret: {output: false}}}
   staff:
     columns:
       ssn: {output: false}
@@ -279,7 +281,7 @@ REFUSED = [
 
 @pytest.fixture(scope="module")
 def opened(request, two_owners):
-    tables = {"north": {"staff": STAFF}, "south": {"claims": CLAIMS}}
+    tables = {"north": {"staff": STAFF, "files": FILES}, "south": {"claims": CLAIMS}}
     with two_owners(request, "sqlite", tables) as (client, merged):
         yield client(north=NORTH), merged
 
@@ -317,6 +319,11 @@ def test_what_is_not_clearly_allowed_is_refused_by_its_rule_before_an_owner_is_a
         assert said.message_detail == f"rule {rule}"
     assert said.message_hint
     assert asked(ruled) == before
+
+
+def test_an_answer_that_passes_in_chunks_is_checked_once(ruled):
+    found = ruled.execute("SELECT id FROM files WHERE secret = 's'").fetchall()
+    assert sorted(found) == [(number,) for number in range(30_000)]
 
 
 CARRIERS = [
