@@ -195,7 +195,9 @@ def _named(policy: Policy) -> Iterator[tuple[tuple[str, ...], Mark]]:
     for table, rule in policy.tables.items():
         yield (table,), rule.mark
         ruled = ((name, each.mark) for name, each in rule.columns.items())
-        for column, mark in (*rule.deny_columns.items(), *rule.require_filter.items(), *ruled):
+        grouped = () if rule.min_group is None else ((rule.min_group.entity, rule.min_group.mark),)
+        named = (*rule.deny_columns.items(), *rule.require_filter.items(), *ruled, *grouped)
+        for column, mark in named:
             yield (table, column), mark
     for grant in (*policy.key_disclosure, *(policy.accept_keys or ())):
         if grant.column.table is not None:

@@ -80,6 +80,18 @@ class ColumnRule:
 
 
 @dataclass(frozen=True, slots=True)
+class MinGroup:
+    """What is shown of a table is groups of its rows, each with so many different entities.
+
+    ``entity`` is the column that tells them apart.
+    """
+
+    mark: Mark
+    entity: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class TableRule:
     """What of one table stays hidden, all of it or the columns named; and how it may be asked for.
 
@@ -93,6 +105,7 @@ class TableRule:
     require_filter: Mapping[str, Mark] = field(default_factory=lambda: MappingProxyType({}))
     row_filter: RowFilter | None = None
     columns: Mapping[str, ColumnRule] = field(default_factory=lambda: MappingProxyType({}))
+    min_group: MinGroup | None = None
 
     @property
     def masks(self) -> dict[str, Mask]:

@@ -25,6 +25,7 @@ from oar_policies.model import (
     KeyDisclosure,
     Mark,
     Mask,
+    MinGroup,
     OwnerLimits,
     Policy,
     RowFilter,
@@ -53,6 +54,10 @@ AGGREGATES: Final = frozenset(
 )
 """PostgreSQL's aggregates that a policy may let out of a column: each makes one number of many, or
 picks one value. Those that list values (``array_agg``) are not among them."""
+
+
+SMALLEST_GROUP: Final = 2
+"""A group of one is the entity itself: a ``min_group`` that asks for no more asks for nothing."""
 
 
 class PolicyError(FileError):
@@ -158,7 +163,7 @@ class _Reading(Reading):
         return MappingProxyType(rules)
 
     def table(self, key: yaml.ScalarNode, node: yaml.Node) -> TableRule:
-        known = ("deny", "deny_columns", "require_filter", "row_filter", "columns")
+        known = ("deny", "deny_columns", "require_filter", "row_filter", "columns", "min_group")
         fields = self.fields(node, "a table", known)
         if not fields or ("deny" in fields and len(fields) > 1):
             raise self.error(
@@ -169,14 +174,30 @@ class _Reading(Reading):
             )
         if "deny" in fields:
             return TableRule(start(key), deny=self.boolean(fields["deny"][1], "deny"))
-        hidden, required, rows, ruled = map(fields.get, known[1:])
+        hidden, required, rows, ruled, groups = map(fields.get, known[1:])
         denied = self.columns(hidden[1], "deny_columns") if hidden else _NO_COLUMNS
-        return TableRule(
+        rule = TableRule(
             start(key),
             deny_columns=denied,
             require_filter=self.required(required[1]) if required else _NO_COLUMNS,
             row_filter=self.row_filter(rows[1]) if rows else None,
             columns=self.column_rules(ruled[1], denied) if ruled else MappingProxyType({}),
+            min_group=self.min_group(groups[1]) if groups else None,
+        )
+        if rule.min_group is not None and rule.min_group.entity in {*denied, *rule.masks}:
+            raise self.error(
+                rule.min_group.mark,
+                "min_group: its entity is hidden or masked, and could not be counted; "
+                "with output: false it can",
+            )
+        return rule
+
+    def min_group(self, node: yaml.Node) -> MinGroup:
+        fields = self.fields(node, "min_group", ("entity", "size"))
+        entity = self.field(node, fields, "entity", "min_group")
+        size = self.field(node, fields, "size", "min_group")
+        return MinGroup(
+            start(entity), self.name(entity, "a column"), self.whole(size, "size", SMALLEST_GROUP)
         )
 
     def row_filter(self, node: yaml.Node) -> RowFilter:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from oar_policies.parse import AGGREGATES
+from oar_policies.parse import AGGREGATES, SMALLEST_GROUP
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -133,6 +133,16 @@ def _table() -> _Schema:
                 "propertyNames": {"pattern": f"^{_PART}$"},
                 "additionalProperties": _column(),
             },
+            "min_group": _described(
+                _mapping(
+                    {
+                        "entity": {"type": "string", "pattern": f"^{_PART}$"},
+                        "size": _whole(SMALLEST_GROUP),
+                    },
+                    required=("entity", "size"),
+                ),
+                "Groups of rows with fewer different entities are not shown.",
+            ),
         }
     )
     whole = _mapping({"deny": {"type": "boolean"}}, required=("deny",))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -19,6 +19,7 @@ from oar_adapters.interface import Output, Packed, Partial, base_type, is_binary
 from oar_proxy.errors import FeatureNotSupported, LimitExceeded
 from oar_proxy.expansion import Values
 from oar_proxy.federation import Copied, Execution, HubReader, Parameter
+from oar_proxy.grouping import Withheld
 from oar_proxy.memory import Account
 from oar_proxy.plan import Plan
 from oar_proxy.rows import WHOLE, Gathered, Rows
@@ -57,10 +58,10 @@ _ONE: Final = struct.pack("!iq", 8, 1)
 
 @dataclass
 class _Binder:
-    """Collects parameters behind the client's own."""
+    """Collects parameters behind the client's own. Without an ``account``, rows stay after it."""
 
     first: int
-    account: Account
+    account: Account | None
     parameters: list[Parameter] = field(default_factory=list)
 
     def bind(self, parameter: Parameter) -> str:
@@ -76,7 +77,12 @@ async def answer(
     account: Account,
 ) -> Execution:
     """Build what the hub executes over the rows of several occurrences."""
-    binder = _Binder(client_parameters + 1, account)
+    execution = _over_rows(statement, gathered, _Binder(client_parameters + 1, account))
+    execution = replace(execution, client_parameters=client_parameters > 0)
+    return await _in_text(execution, client_parameters + 1, statement, link, account)
+
+
+def _over_rows(statement: FederatedStatement, gathered: Gathered, binder: _Binder) -> Execution:
     edits = statement.prefix_edits()
     written: dict[int, str] = {}
     for occurrence in statement.occurrences:
@@ -84,9 +90,18 @@ async def answer(
         if number not in written:
             written[number] = _occurrence_rows(occurrence, gathered.of(number), binder)
         edits.append(occurrence.answered(written[number]))
-    sql = splice(statement.parsed.text, edits)
-    execution = Execution(sql, tuple(binder.parameters), client_parameters > 0)
-    return await _in_text(execution, client_parameters + 1, statement, link, account)
+    return Execution(splice(statement.parsed.text, edits), tuple(binder.parameters))
+
+
+async def told_of_withheld(withheld: Withheld, gathered: Gathered, link: HubReader) -> str:
+    """Have the hub count, over the rows of the answer, the groups that it will not have.
+
+    Returns what to say of them. The rows are sent once more, and kept.
+    """
+    execution = _over_rows(withheld.query, gathered, _Binder(1, None))
+    ((groups, *entities),) = await link.query(execution.sql, execution.parameters)
+    assert groups is not None
+    return withheld.told(int(groups), [int(count or 0) for count in entities])
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from oar_proxy.columnnames import (
     NONE,
@@ -31,6 +31,7 @@ from oar_proxy.columnnames import (
     renamed,
     unknown,
 )
+from oar_proxy.conditions import compared_with_constants, compares_columns
 from oar_proxy.decision import Checked, Decisions, Restriction
 from oar_proxy.errors import InsufficientPrivilege
 from oar_proxy.sql.tree import ast, children, enums
@@ -48,14 +49,14 @@ def check(statement: FederatedStatement, decisions: Decisions) -> Checked:
     Raises :class:`InsufficientPrivilege`, with the rule and what to write instead.
     """
     checked = {
-        (holder.owner, holder.table.name): decisions.restrictions(holder.owner, holder.table.name)
+        (holder.owner, holder.table.name): decisions.use(holder.owner, holder.table.name)
         for table in statement.tables
         for holder in table.holders
     }
     restricted: dict[Base, Restriction] = {}
     for occurrence in statement.occurrences:
         for holder in occurrence.table.holders:
-            for each in checked[holder.owner, holder.table.name]:
+            for each in decisions.restrictions(holder.owner, holder.table.name):
                 base = Base(occurrence.relation.start, each.column)
                 known = restricted.get(base)
                 restricted[base] = each if known is None else known.and_also(each)
@@ -304,13 +305,13 @@ class _Checker:
                 self._condition(argument, scope, filters=filters)
         elif isinstance(node, ast.SubLink) and filters and self._semi_join(node, scope):
             return
-        elif _compares_columns(node):
+        elif compares_columns(node):
             left, right = self._resolve(node.lexpr, scope), self._resolve(node.rexpr, scope)
             for side in (left, right):
                 self._use(side.bases, "compared" if side.bare else "condition", far=side.far)
             self._equate(left.bases | right.bases)
         else:
-            column = _compared_with_constants(node)
+            column = compared_with_constants(node)
             if column is not None and filters:
                 found = self._resolve(column, scope)
                 self._use(found.bases, "compared" if found.bare else "condition", far=found.far)
@@ -457,71 +458,6 @@ def _refused_filter(restriction: Restriction, place: Place) -> InsufficientPrivi
         detail=f"rule {restriction.filter_rule}",
         hint="select it, and sort or filter what comes back",
     )
-
-
-_COMPARISONS: Final = frozenset({"=", "<>", "!=", "<", "<=", ">", ">=", "~~", "!~~", "~~*", "!~~*"})
-_KINDS: Final = enums.A_Expr_Kind
-_COMPARING: Final = frozenset(
-    {
-        _KINDS.AEXPR_OP,
-        _KINDS.AEXPR_IN,
-        _KINDS.AEXPR_LIKE,
-        _KINDS.AEXPR_ILIKE,
-        _KINDS.AEXPR_DISTINCT,
-        _KINDS.AEXPR_NOT_DISTINCT,
-        _KINDS.AEXPR_OP_ANY,
-        _KINDS.AEXPR_OP_ALL,
-    }
-)
-_BETWEEN: Final = frozenset(
-    {
-        _KINDS.AEXPR_BETWEEN,
-        _KINDS.AEXPR_NOT_BETWEEN,
-        _KINDS.AEXPR_BETWEEN_SYM,
-        _KINDS.AEXPR_NOT_BETWEEN_SYM,
-    }
-)
-
-
-def _compares_columns(node: Any) -> bool:
-    """Tell whether it is ``a = b``."""
-    return (
-        isinstance(node, ast.A_Expr)
-        and node.kind in (_KINDS.AEXPR_OP, _KINDS.AEXPR_NOT_DISTINCT)
-        and [part.sval for part in node.name] == ["="]
-        and isinstance(node.lexpr, ast.ColumnRef)
-        and isinstance(node.rexpr, ast.ColumnRef)
-    )
-
-
-def _compared_with_constants(node: Any) -> Any | None:
-    """Return the column that is compared with nothing but constants, as it is.
-
-    A cast or a function of it may fail, with an error that quotes the value.
-    """
-    if isinstance(node, ast.NullTest | ast.BooleanTest):
-        return node.arg if isinstance(node.arg, ast.ColumnRef) else None
-    if isinstance(node, ast.ColumnRef):
-        return node
-    if not isinstance(node, ast.A_Expr):
-        return None
-    known = node.kind in _COMPARING and [p.sval for p in node.name][1:] == []
-    if node.kind not in _BETWEEN and not (known and node.name[0].sval in _COMPARISONS):
-        return None
-    for one, other in ((node.lexpr, node.rexpr), (node.rexpr, node.lexpr)):
-        if isinstance(one, ast.ColumnRef) and _is_constant(other):
-            return one
-    return None
-
-
-def _is_constant(node: Any) -> bool:
-    if isinstance(node, tuple):
-        return all(map(_is_constant, node))
-    if isinstance(node, ast.TypeCast):
-        return _is_constant(node.arg)
-    if isinstance(node, ast.A_ArrayExpr):
-        return all(map(_is_constant, node.elements or ()))
-    return isinstance(node, ast.A_Const | ast.ParamRef)
 
 
 def _plain_aggregate(node: Any) -> str | None:

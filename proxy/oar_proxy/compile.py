@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 
 from oar_adapters.interface import Adapter, Capabilities, Output, Statement
 
-from oar_proxy import columnuse
+from oar_proxy import columnuse, grouping
 from oar_proxy import plan as plans
 from oar_proxy.catalog import PublishedTable
 from oar_proxy.decision import Decisions
@@ -154,10 +154,11 @@ class Compiler:
     async def _fresh_plan(
         self, statement: FederatedStatement, literals: Mapping[int, str], wishes: _Wishes
     ) -> Plan:
-        edits = _literal_edits(statement, literals)
         owners = dict.fromkeys(owner for table in statement.tables for owner in table.owners)
         wishes.decisions.require_asks(owners)
         checked = columnuse.check(statement, wishes.decisions)
+        statement, withheld = grouping.shown(statement, wishes.decisions, literals)
+        edits = _literal_edits(statement, literals)
         capabilities = {owner: self._adapters[owner].capabilities for owner in owners}
         whole = whole_statement(statement, capabilities, edits)
         if isinstance(whole, Whole):
@@ -174,7 +175,8 @@ class Compiler:
             notes.append("the owner's answer to the whole statement might differ from the hub's")
         elif plans.cover_of(statement).kappa == 1:
             notes.append(f"not sent whole: {whole}")
-        statement = await self._with_units(statement, capabilities, edits, wishes)
+        if withheld is None:  # its own query counts over the same rows
+            statement = await self._with_units(statement, capabilities, edits, wishes)
         reading = await self._reading(statement, literals, wishes.meaning, notes)
         if reading is not None and wishes.permit is not None:
             reading = reading.only(wishes.permit)
@@ -188,7 +190,7 @@ class Compiler:
             full=wishes.full,
             permit=wishes.permit,
         )
-        return replace(plan, checked=checked)
+        return replace(plan, checked=checked, withheld=withheld)
 
     # --- what the planner says ------------------------------------------------------------------
 

@@ -138,8 +138,26 @@ class Restriction:
         )
 
 
-Checked = Mapping[tuple[str, str], tuple[Restriction, ...]]
-"""By owner and table, the restrictions that a statement was checked against."""
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """A table of which groups are shown, each of ``size`` different ``entity`` or more.
+
+    ``name`` is for errors.
+    """
+
+    name: str
+    entity: str
+    size: int
+    rule: str
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rule."""
+        return (self.rule,)
+
+
+Checked = Mapping[tuple[str, str], tuple[Restriction | Grouped, ...]]
+"""By owner and table, the rules about its use that a statement was checked against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +282,9 @@ class Decisions:
             return ()
         name = f"{owner}/tables.{write_name(table)}"
         filtered = (f"{name}.row_filter",) if rule.row_filter else ()
-        return (*filtered, *(f"{name}.columns.{write_name(c)}.mask" for c in rule.masks))
+        grouped = (f"{name}.min_group",) if rule.min_group else ()
+        masks = (f"{name}.columns.{write_name(c)}.mask" for c in rule.masks)
+        return (*filtered, *grouped, *masks)
 
     def masked(self, owner: str, table: str) -> frozenset[str]:
         """Return the columns of an owner's table that no query may touch: a constant is read."""
@@ -275,6 +295,24 @@ class Decisions:
         """Return the columns of an owner's table that may not be used for everything."""
         rule = self.policy(owner).tables.get(table)
         return () if rule is None else tuple(_restrictions(owner, table, rule))
+
+    def grouped(self, owner: str, table: str) -> Grouped | None:
+        """Return which groups of an owner's table may be shown; None: rows may be."""
+        rule = self.policy(owner).tables.get(table)
+        if rule is None or rule.min_group is None:
+            return None
+        name = write_name(table)
+        return Grouped(
+            f"table {name} of owner {owner}",
+            rule.min_group.entity,
+            rule.min_group.size,
+            f"{owner}/tables.{name}.min_group",
+        )
+
+    def use(self, owner: str, table: str) -> tuple[Restriction | Grouped, ...]:
+        """Return the rules about the use of an owner's table that a statement is checked by."""
+        grouped = self.grouped(owner, table)
+        return (*self.restrictions(owner, table), *(() if grouped is None else (grouped,)))
 
     def row_filter(self, owner: str, table: str) -> tuple[Predicate, ...]:
         """Return what every scan of an owner's table has to carry.
@@ -300,10 +338,10 @@ class Decisions:
         )
 
     def not_as_ruled(
-        self, owner: str, table: str, column: str | None = None
+        self, owner: str, table: str, column: str | None = None, *, what: str = "row_filter"
     ) -> InsufficientPrivilege:
-        """Return the error of a query that reads more than a row filter, or a mask, leaves."""
-        what = "row_filter" if column is None else f"columns.{write_name(column)}.mask"
+        """Return the error of a query that reads more than a rule, or a column's mask, leaves."""
+        what = what if column is None else f"columns.{write_name(column)}.mask"
         return InsufficientPrivilege(
             f"the query reads more of table {write_name(table)} than owner {owner} shows",
             detail=f"rule {owner}/tables.{write_name(table)}.{what}",

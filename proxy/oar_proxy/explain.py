@@ -11,7 +11,8 @@ from oar_adapters.interface import Adapter
 
 from oar_proxy.decision import KeyEdge
 from oar_proxy.drafters import Draft
-from oar_proxy.errors import FeatureNotSupported
+from oar_proxy.errors import FeatureNotSupported, InsufficientPrivilege
+from oar_proxy.grouping import Withheld
 from oar_proxy.hub import planreading
 from oar_proxy.order import Alternative
 from oar_proxy.plan import LocalSemiJoin, Plan, Step, keyless_scan
@@ -52,6 +53,15 @@ def options(node: Any) -> Options | None:
             hint="leave out ANALYZE, or explain the SELECT by itself",
         )
     return Options(analyze, form == "json")
+
+
+def tells_of_groups(withheld: Withheld) -> InsufficientPrivilege:
+    """Return the error of an EXPLAIN ANALYZE that would count rows behind groups."""
+    return InsufficientPrivilege(
+        "EXPLAIN ANALYZE would tell numbers of rows and keys, also of groups that are not shown",
+        detail=withheld.by,
+        hint="leave out ANALYZE",
+    )
 
 
 def lines(
@@ -96,6 +106,8 @@ def document(
     described["Steps"] = [_step(plan, step, adapters, by_step.get(id(step))) for step in plan.steps]
     if plan.unread:
         described["Not Read"] = [_published(plan, number) for number in plan.unread]
+    if plan.withheld is not None:
+        described["Groups Shown"] = [f"with at least {plan.withheld.least} ({plan.withheld.by})"]
     if plan.notes:
         described["Notes"] = list(plan.notes)
     described["Hub"] = "evaluates the statement over these rows"
@@ -297,6 +309,7 @@ def _format(described: Mapping[str, Any]) -> list[str]:
             out.append(f"    Skipped: {step['Skipped']}")
         out.extend(f"    Note: {note}" for note in step.get("Notes", ()))
     out.extend(f"  Not read: {name}" for name in described.get("Not Read", ()))
+    out.extend(f"  Groups shown: {text}" for text in described.get("Groups Shown", ()))
     out.extend(f"  Note: {note}" for note in described.get("Notes", ()))
     out.append(f"  Hub: {described['Hub']}")
     return out

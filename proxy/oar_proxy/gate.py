@@ -83,7 +83,7 @@ class Step:
     rendered: str
     edges: tuple[BoundEdge, ...] = ()
     checked: Checked = field(default_factory=dict)
-    """What the statement was checked against, by owner and table: see `Decisions.restrictions`."""
+    """What the statement was checked against, by owner and table: see `Decisions.use`."""
 
 
 def utc_today() -> date:
@@ -449,13 +449,13 @@ def _require_views(decisions: Decisions, step: Step) -> None:
 
 
 def _require_checked(decisions: Decisions, step: Step) -> None:
-    """Check that the statement was planned under the rules about columns that are in force."""
+    """Check that the statement was planned under the rules about its use that are in force."""
     for name in {table for table, column in _touched(step.query) if column is None}:
-        restrictions = decisions.restrictions(step.owner, name)
-        if restrictions and step.checked.get((step.owner, name)) != restrictions:
+        rules = decisions.use(step.owner, name)
+        if rules and step.checked.get((step.owner, name)) != rules:
             raise InsufficientPrivilege(
-                f"the use of {restrictions[0].name} was not checked",
-                detail=f"rule {restrictions[0].rules[0]}",
+                f"the use of {rules[0].name} was not checked",
+                detail=f"rule {rules[0].rules[0]}",
                 hint="retry: the policy may have been replaced since the statement was planned",
             )
 
@@ -467,6 +467,9 @@ def _require_unviewed(decisions: Decisions, owner: str, tables: Sequence[Table])
             raise decisions.not_as_ruled(owner, table.name)
         for column in decisions.masked(owner, table.name):
             raise decisions.not_as_ruled(owner, table.name, column)
+        if decisions.grouped(owner, table.name) is not None:
+            # Its groups are counted at the hub, of rows that were scanned.
+            raise decisions.not_as_ruled(owner, table.name, what="min_group")
 
 
 def _restrictions(query: Query) -> Iterator[tuple[str, set[str]]]:

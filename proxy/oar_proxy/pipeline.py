@@ -419,6 +419,8 @@ class Pipeline:
             raise
         if explained is not None and not explained.analyze:
             return self._explained(plan, None, explained)
+        if explained is not None and plan.withheld is not None:
+            raise explain.tells_of_groups(plan.withheld)
         answer: OneOwnersAnswer | None = None
         if explained is None:
             answer = answers.one_owners_answer(plan, len(arguments), link, account)
@@ -430,6 +432,9 @@ class Pipeline:
             return self._explained(plan, gathered, explained)
         if answer is not None:
             return await answer.of(gathered.of(answer.number))
+        if plan.withheld is not None:
+            told = await answers.told_of_withheld(plan.withheld, gathered, link)
+            tell(link, statement.state, told, detail=plan.withheld.by)
         return await answers.answer(plan.statement, gathered, len(arguments), link, account)
 
     async def _passed_on(
@@ -472,7 +477,8 @@ class Pipeline:
         it needs, for then both work at once.
         """
         state = plan.statement.state
-        progress = state.enabled("oar.progress")
+        # Numbers of rows and keys are not for whoever may see groups only.
+        progress = state.enabled("oar.progress") and plan.withheld is None
 
         def report(message: str) -> None:
             if progress:

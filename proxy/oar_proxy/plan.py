@@ -33,6 +33,7 @@ from oar_proxy.decision import Checked, Decisions, EdgeVerdict, KeyEdge
 from oar_proxy.edges import Edges, Stage, UsedEdge
 from oar_proxy.estimate import Estimates
 from oar_proxy.firstrows import FirstRows, first_rows
+from oar_proxy.grouping import Withheld
 from oar_proxy.hub import planreading
 from oar_proxy.hub.planreading import Origin, Reading
 from oar_proxy.keys import digested_keys
@@ -155,7 +156,9 @@ class Plan:
     alternatives: tuple[Alternative, ...] = ()
     """Orders that were compared: the one that was taken first, with no reason against it."""
     checked: Checked = field(default_factory=dict)
-    """The owners' restrictions that the statement was checked against."""
+    """The owners' rules about use that the statement was checked against."""
+    withheld: Withheld | None = None
+    """The groups that are not shown, where a policy shows large ones only."""
 
     @property
     def owners(self) -> set[str]:

@@ -955,6 +955,7 @@ def test_what_is_filtered_or_masked_has_no_statistics_and_no_keys_of_masked_colu
 
 
 RULED = "version: 1\ntables: {deliveries: {columns: {city: {output: false}}}}\n"
+GROUPED = "version: 1\ntables: {deliveries: {min_group: {entity: order_id, size: 5}}}\n"
 
 
 @pytest.mark.parametrize(
@@ -980,3 +981,18 @@ def test_a_query_of_a_statement_that_was_not_checked_against_the_rules_does_not_
         assert refused.value.detail == "rule finance/tables.deliveries.columns.city.output"
     checked = {("finance", "deliveries"): restrictions}
     assert authorize(gate, Step("finance", query, "SELECT …", checked=checked))
+
+
+def test_an_owner_whose_groups_are_counted_gets_scans_of_statements_that_were_checked():
+    gate = make_gate(finance=GROUPED)
+    rule = "rule finance/tables.deliveries.min_group"
+    checked = {("finance", "deliveries"): decisions(gate).use("finance", "deliveries")}
+    assert authorize(gate, Step("finance", scan(), "SELECT …", checked=checked))
+    with pytest.raises(InsufficientPrivilege, match="was not checked") as refused:
+        authorize(gate, Step("finance", scan(), "SELECT …"))
+    assert refused.value.detail == rule
+    for query in (WHOLE, Scan(A_SUBQUERY, (column("order_id"),), limit=CAP)):
+        bounded = dataclasses.replace(query, limit=CAP)
+        with pytest.raises(InsufficientPrivilege, match="reads more of table") as refused:
+            authorize(gate, Step("finance", bounded, "SELECT …", checked=checked))
+        assert refused.value.detail == rule

@@ -31,7 +31,8 @@ def test_what_is_hidden_limits_and_rules_of_tables(market):
     told = differences(
         market,
         "limits: {max_rows: 5}\ntables: {deliveries: {require_filter: [city]}}\n",
-        "subjects: [staff]\ntables: {deliveries: {deny_columns: [phone], row_filter: city = 'x'}}\n",
+        "subjects: [staff]\ntables: {deliveries: {deny_columns: [phone], row_filter: city = 'x',"
+        " min_group: {entity: order_id, size: 5}}}\n",
     )
     assert told["columns"] == [{"column": "logistics.deliveries.phone", "now": "hidden"}]
     assert {it["rule"]: (it["old"], it["new"]) for it in told["rules"]} == {
@@ -39,6 +40,7 @@ def test_what_is_hidden_limits_and_rules_of_tables(market):
         "logistics/subjects": (None, ["staff"]),
         "logistics/tables.deliveries.require_filter": ({"city": True}, None),
         "logistics/tables.deliveries.row_filter": (None, {"condition": "city = 'x'"}),
+        "logistics/tables.deliveries.min_group": (None, {"entity": "order_id", "size": 5}),
     }
     assert "logistics.deliveries.phone: hidden now\n" in market.run(
         "policy", "diff", "old", "new", *CONFIG, status=1

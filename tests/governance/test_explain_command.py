@@ -67,3 +67,23 @@ def test_nothing_published(market):
     assert market.run("policy", "explain", *CONFIG, "SELECT 1") == (
         "Route: none: it reads nothing that is published\n"
     )  # fmt: skip
+
+
+def test_rules_about_rows_and_groups(market):
+    market.write(
+        "logistics",
+        "version: 1\ntables: {deliveries: {row_filter: city <> 'x', min_group: {entity: order_id, size: 5}}}\n",
+    )
+    grouped = "SELECT city, count(*) FROM deliveries GROUP BY city"
+    told = market.json("policy", "explain", *CONFIG, grouped)
+    names = ["logistics/tables.deliveries.row_filter", "logistics/tables.deliveries.min_group"]
+    assert told["rules"] == names
+    assert told["groups_shown"] == [f"with at least 5 different order_id (rule {names[1]})"]
+    text = market.run("policy", "explain", *CONFIG, grouped)
+    assert f"Rule: {names[0]}\nRule: {names[1]}\n" in text
+    assert f"Groups shown: with at least 5 different order_id (rule {names[1]})\n" in text
+    refused = market.json("policy", "explain", *CONFIG, JOIN, status=1)["refused"]
+    assert (refused["sqlstate"], refused["detail"][: len(names[1]) + 5]) == (
+        "42501",
+        f"rule {names[1]}",
+    )

@@ -93,6 +93,21 @@ def test_the_gate_reviews_what_would_be_sent(market):
     ) == [True] * 5  # fmt: skip
 
 
+def test_what_is_ruled_about_columns_rows_and_groups_is_decided_as_a_proxy_does(market):
+    policy = (
+        "version: 1\ntables: {deliveries: {min_group: {entity: order_id, size: 5}, row_filter: city <> 'x',"
+        " columns: {phone: {output: false}}}}\ntests:\n"
+    )
+    assert outcome(
+        market,
+        "sql: SELECT city FROM deliveries, expect: deny, sqlstate: '42501', rule: logistics/tables.deliveries.min_group",
+        "sql: 'SELECT city, count(*) FROM deliveries GROUP BY city', expect: allow, rule: logistics/tables.deliveries.min_group",
+        "sql: SELECT count(*) FROM deliveries WHERE phone = '1', expect: allow, rule: logistics/tables.deliveries.row_filter",
+        "sql: SELECT count(phone) FROM deliveries, expect: deny, rule: logistics/tables.deliveries.columns.phone.output",
+        policy=policy,
+    ) == [True] * 4  # fmt: skip
+
+
 def test_text_has_place_and_counts(market):
     market.write("logistics", f"{POLICY}- {{name: back, edge: {{{BACK}}}, expect: allow}}\n")
     lines = market.run("policy", "test", *CONFIG, status=1).splitlines()

@@ -59,6 +59,7 @@ version: 1
 tables:
   t:
     row_filter: "a > 1"
+    min_group: {entity: '"E.F"', size: 5}
     columns:
       a: {mask: null}
       b: {mask: ''}
@@ -77,7 +78,10 @@ tables:
         "d": ("aggregate_only", frozenset({"sum", "avg"}), False),
         "E.F": ("allowed", frozenset(), False),
     }
-    assert rule.columns["c"].mark.line == 9
+    assert rule.columns["c"].mark.line == 10
+    assert rule.min_group is not None
+    assert (rule.min_group.entity, rule.min_group.size) == ("E.F", 5)
+    assert (rule.min_group.mark.line, rule.min_group.mark.column) == (6, 25)
 
 
 def test_digest_follows_the_text():
@@ -208,6 +212,25 @@ def test_digest_follows_the_text():
         ("version: 1\nlimits: \ud800", 2, 9, "a character that is not allowed"),
         ('version: 1\nlimits: "\\UFFFFFFFF"', 2, 1, "out of range"),
         pytest.param("#" * (MAX_BYTES + 1), 1, 1, "larger than 131072 bytes", id="large"),
+        ("version: 1\ntables: {t: {min_group: 5}}", 2, 25, "a mapping is expected"),
+        ("version: 1\ntables: {t: {min_group: {size: 5}}}", 2, 25, "min_group needs entity"),
+        ("version: 1\ntables: {t: {min_group: {entity: a}}}", 2, 25, "min_group needs size"),
+        ("version: 1\ntables: {t: {min_group: {entity: a, size: 1}}}", 2, 43, "at least 2"),
+        ("version: 1\ntables: {t: {min_group: {entity: A, size: 2}}}", 2, 34, "lower case"),
+        ("version: 1\ntables: {t: {min_group: {entity: a, rows: 2}}}", 2, 37, "(known: entity"),
+        ("version: 1\ntables: {t: {deny: true, min_group: {}}}", 2, 26, "either deny, or"),
+        (
+            "version: 1\ntables: {t: {deny_columns: [a], min_group: {entity: a, size: 2}}}",
+            2,
+            53,
+            "hidden or masked",
+        ),
+        (
+            "version: 1\ntables: {t: {columns: {a: {mask: '0'}}, min_group: {entity: a, size: 2}}}",
+            2,
+            61,
+            "hidden or masked",
+        ),
         ("version: 1\ntables: {t: {row_filter: true}}", 2, 26, "put it in quotes"),
         ("version: 1\ntables: {t: {row_filter: ' '}}", 2, 26, "a condition is expected"),
         ("version: 1\ntables: {t: {row_filter: [a]}}", 2, 26, "text is expected"),

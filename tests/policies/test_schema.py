@@ -112,6 +112,9 @@ documents = mapping(
                 deny_columns=columns,
                 require_filter=columns,
                 row_filter=st.sampled_from(["a = 1", " "]),
+                min_group=mapping(
+                    None, entity=st.sampled_from(["e", '"B"', "E"]), size=st.integers(1, 3)
+                ),
                 columns=st.dictionaries(
                     st.sampled_from(["a", '"B"', "d"]),
                     mapping(

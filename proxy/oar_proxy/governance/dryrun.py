@@ -219,11 +219,11 @@ def _ask(plan: Plan, subject: Subject) -> Ask:
 def _steps(plan: Plan) -> Iterator[gates.Step]:
     """Yield the queries of a plan, each of their edges without a key as yet."""
     if plan.whole is not None and plan.whole_query is not None:
-        yield gates.Step(plan.whole.owner, plan.whole_query, "")
+        yield gates.Step(plan.whole.owner, plan.whole_query, "", checked=plan.checked)
     for step in plan.steps:
         edges = (column.edge for used in step.all_edges for column in used.columns)
         bound = (gates.BoundEdge(edge, 0, (0,) * len(edge.origins)) for edge in edges)
-        yield gates.Step(step.owner, keyless_scan(step), "", tuple(bound))
+        yield gates.Step(step.owner, keyless_scan(step), "", tuple(bound), plan.checked)
 
 
 class _Session:

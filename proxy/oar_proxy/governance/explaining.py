@@ -47,6 +47,8 @@ def _document(plan: Plan, dry: DryRun, decisions: Decisions) -> dict[str, Any]:
             for column in used.columns
         ],
         "denied": [_denied(edge, verdict) for step in plan.steps for edge, verdict in step.denied],
+        "rules": list(dict.fromkeys(rule for step in plan.steps for rule in step.rules)),
+        "groups_shown": shown.get("Groups Shown", []),
         "not_reduced": list(dict.fromkeys(text for step in plan.steps for text in step.unreduced)),
         "rejected_orders": [o for o in shown.get("Orders", ()) if "Rejected" in o],
         "notes": list(plan.notes),
@@ -118,6 +120,8 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {key['reason']}"
         if key["remedy"]:
             yield f"  {key['remedy']}"
+    yield from (f"Rule: {rule}" for rule in told.get("rules", ()))
+    yield from (f"Groups shown: {text}" for text in told.get("groups_shown", ()))
     for order in told.get("rejected_orders", ()):
         asked = "; then ".join(", ".join(wave) for wave in order["Asks"])
         yield f"Rejected order: {asked}: {order['Rejected']}"

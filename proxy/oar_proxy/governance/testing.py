@@ -168,6 +168,7 @@ def edges_of(edge: KeyEdge) -> Iterator[Edge]:
 
 def _rules(plan: Plan) -> Iterator[str]:
     for step in plan.steps:
+        yield from step.rules
         for used in step.all_edges:
             yield from (column.verdict.rule for column in used.columns)
         yield from (verdict.rule for _, verdict in step.denied)

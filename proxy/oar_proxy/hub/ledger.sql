@@ -102,9 +102,21 @@ WHERE e.kind = 'ask'
   AND (e.principal = session_user::text
        OR (SELECT pg_has_role(session_user, 'oar_auditor', 'MEMBER')));
 
+-- Whoever may see groups only is not told how many rows and keys there were behind them: those
+-- numbers are auditors' alone, of every step of an ask that a min_group was about.
+CREATE OR REPLACE VIEW oar_internal.grouped_asks AS
+SELECT e.ask
+FROM oar_internal.entries AS e
+CROSS JOIN LATERAL json_to_record(e.body::json) AS s(rules text[])
+WHERE e.kind = 'step'
+  AND EXISTS (SELECT FROM unnest(s.rules) AS r(rule) WHERE r.rule LIKE '%.min\_group');
+REVOKE ALL ON oar_internal.grouped_asks FROM PUBLIC;
+
 CREATE OR REPLACE VIEW oar.steps WITH (security_barrier) AS
 SELECT e.entry AS step, e.ask, e.at, q.principal, s.owner, s.sql_digest, s.row_cap, s.row_cap_rule,
-       s.keys, s.policy, o.at AS finished_at, b.sqlstate, b.rows, b.microseconds, s.rules, s.tables
+       CASE WHEN n.told THEN s.keys END AS keys, s.policy, o.at AS finished_at, b.sqlstate,
+       CASE WHEN n.told THEN b.rows END AS rows,
+       CASE WHEN n.told THEN b.microseconds END AS microseconds, s.rules, s.tables
 FROM oar_internal.entries AS e
 JOIN oar_internal.entries AS q ON q.ask = e.ask AND q.kind = 'ask'
 CROSS JOIN LATERAL json_to_record(e.body::json)
@@ -114,19 +126,24 @@ LEFT JOIN oar_internal.entries AS o
   ON o.ask = e.ask AND o.kind = 'step_outcome' AND o.step = e.number AND o.writer = e.writer
 LEFT JOIN LATERAL json_to_record(o.body::json)
   AS b(sqlstate text, rows int8, microseconds int8) ON true
+CROSS JOIN LATERAL (SELECT (SELECT pg_has_role(session_user, 'oar_auditor', 'MEMBER'))
+  OR NOT EXISTS (SELECT FROM oar_internal.grouped_asks AS g WHERE g.ask = e.ask)) AS n(told)
 WHERE e.kind = 'step'
   AND (q.principal = session_user::text
        OR (SELECT pg_has_role(session_user, 'oar_auditor', 'MEMBER')));
 
 CREATE OR REPLACE VIEW oar.disclosures WITH (security_barrier) AS
 SELECT e.at, e.ask, e.entry AS step, q.principal, d.from_owner, d.from_column, d.to_owner,
-       d.to_column, d.keys, d.rule, s.sql_digest, d.policy, d.key_digest
+       d.to_column, CASE WHEN n.told THEN d.keys END AS keys, d.rule, s.sql_digest, d.policy,
+       CASE WHEN n.told THEN d.key_digest END AS key_digest
 FROM oar_internal.entries AS e
 JOIN oar_internal.entries AS q ON q.ask = e.ask AND q.kind = 'ask'
 CROSS JOIN LATERAL json_to_record(e.body::json) AS s(sql_digest text, disclosures json)
 CROSS JOIN LATERAL json_to_recordset(s.disclosures)
   AS d(from_owner text, from_column text, to_owner text, to_column text, keys int8, rule text,
        policy text, key_digest text)
+CROSS JOIN LATERAL (SELECT (SELECT pg_has_role(session_user, 'oar_auditor', 'MEMBER'))
+  OR NOT EXISTS (SELECT FROM oar_internal.grouped_asks AS g WHERE g.ask = e.ask)) AS n(told)
 WHERE e.kind = 'step'
   AND (q.principal = session_user::text
        OR (SELECT pg_has_role(session_user, 'oar_auditor', 'MEMBER')));

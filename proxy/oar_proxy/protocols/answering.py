@@ -135,7 +135,8 @@ def _told(query: OwnerQuery) -> str:
     """What became of a query, without its text and its rows."""
     became = f"rows={len(query.rows)}" if query.executed else query.status
     truncated = " and more, which were not taken" if query.truncated else ""
-    return f"query {query.number}, owner {query.owner}: {became}{truncated}"
+    withheld = "" if query.withheld is None else f"; {query.withheld}"
+    return f"query {query.number}, owner {query.owner}: {became}{truncated}{withheld}"
 
 
 def _described(query: OwnerQuery) -> dict[str, Any]:

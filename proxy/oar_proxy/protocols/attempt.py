@@ -62,7 +62,8 @@ class OwnerQuery:
     """One query a model wrote, and what became of it.
 
     ``status`` is ``rows``, or in short why there are none. ``truncated``: there are more rows than
-    these. ``keys`` counts the values of each other owner that it carried.
+    these. ``keys`` counts the values of each other owner that it carried. ``withheld`` says which
+    groups a policy leaves out.
     """
 
     number: int
@@ -73,6 +74,7 @@ class OwnerQuery:
     rows: Rows = field(default=(), repr=False)
     truncated: bool = False
     keys: tuple[tuple[str, int], ...] = ()
+    withheld: str | None = None
 
     @property
     def executed(self) -> bool:
@@ -87,6 +89,8 @@ class OwnerQuery:
         if not self.executed or not rows:
             return {**told, "status": "executed" if self.executed else self.status}
         told |= {"columns": self.columns, "rows": self.rows}
+        if self.withheld is not None:
+            told["withheld"] = self.withheld
         return {**told, "truncated": True} if self.truncated else told
 
 
@@ -145,7 +149,7 @@ class Attempt:
         else:
             done = OwnerQuery(
                 number, owner, sql, "rows",
-                result.columns, result.rows, result.truncated, result.keys,
+                result.columns, result.rows, result.truncated, result.keys, result.withheld,
             )  # fmt: skip
         self.queries[number - 1] = done
         self.progress(done)

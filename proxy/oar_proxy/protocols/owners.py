@@ -92,12 +92,16 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Rows of one owner. ``truncated``: it has more. ``keys``: values carried, by their owner."""
+    """Rows of one owner. ``truncated``: it has more. ``keys``: values carried, by their owner.
+
+    ``withheld`` says which groups are not among them, where its policy shows large ones only.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Scalar, ...], ...] = field(repr=False)
     truncated: bool
     keys: tuple[tuple[str, int], ...]
+    withheld: str | None = None
 
 
 class OwnerQueries:
@@ -333,6 +337,9 @@ class Sitting:
             held=held,
             written=edges,
         )
+        withheld = None
+        if plan.withheld is not None:
+            withheld = await answers.told_of_withheld(plan.withheld, gathered, session)
         one = answers.one_owners_answer(plan, 0, session, account)
         if one is not None:
             execution = await one.of(gathered.of(one.number))
@@ -343,7 +350,7 @@ class Sitting:
         for edge in edges:
             for source in dict.fromkeys(origin.owner for origin in edge.edge.origins):
                 carried[source] = carried.get(source, 0) + edge.keys
-        return Result(columns, kept, truncated, tuple(carried.items()))
+        return Result(columns, kept, truncated, tuple(carried.items()), withheld)
 
     async def _note(self, owner: str, statement: FederatedStatement, result: Result) -> None:
         """Note where values come from: any column that is used, where they are computed."""

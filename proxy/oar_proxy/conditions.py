@@ -1,0 +1,86 @@
+"""Conditions of which it is known on the tree that they tell of rows by TRUE or not alone."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from oar_proxy.sql.tree import ast, enums
+
+_COMPARISONS: Final = frozenset({"=", "<>", "!=", "<", "<=", ">", ">=", "~~", "!~~", "~~*", "!~~*"})
+_KINDS: Final = enums.A_Expr_Kind
+_COMPARING: Final = frozenset(
+    {
+        _KINDS.AEXPR_OP,
+        _KINDS.AEXPR_IN,
+        _KINDS.AEXPR_LIKE,
+        _KINDS.AEXPR_ILIKE,
+        _KINDS.AEXPR_DISTINCT,
+        _KINDS.AEXPR_NOT_DISTINCT,
+        _KINDS.AEXPR_OP_ANY,
+        _KINDS.AEXPR_OP_ALL,
+    }
+)
+_BETWEEN: Final = frozenset(
+    {
+        _KINDS.AEXPR_BETWEEN,
+        _KINDS.AEXPR_NOT_BETWEEN,
+        _KINDS.AEXPR_BETWEEN_SYM,
+        _KINDS.AEXPR_NOT_BETWEEN_SYM,
+    }
+)
+
+
+def compares_columns(node: Any) -> bool:
+    """Tell whether it is ``a = b``."""
+    return (
+        isinstance(node, ast.A_Expr)
+        and node.kind in (_KINDS.AEXPR_OP, _KINDS.AEXPR_NOT_DISTINCT)
+        and [part.sval for part in node.name] == ["="]
+        and isinstance(node.lexpr, ast.ColumnRef)
+        and isinstance(node.rexpr, ast.ColumnRef)
+    )
+
+
+def compared_with_constants(node: Any) -> Any | None:
+    """Return the column that is compared with nothing but constants, as it is.
+
+    A cast or a function of it may fail, with an error that quotes the value.
+    """
+    if isinstance(node, ast.NullTest | ast.BooleanTest):
+        return node.arg if isinstance(node.arg, ast.ColumnRef) else None
+    if isinstance(node, ast.ColumnRef):
+        return node
+    if not isinstance(node, ast.A_Expr):
+        return None
+    known = node.kind in _COMPARING and [p.sval for p in node.name][1:] == []
+    if node.kind not in _BETWEEN and not (known and node.name[0].sval in _COMPARISONS):
+        return None
+    for one, other in ((node.lexpr, node.rexpr), (node.rexpr, node.lexpr)):
+        if isinstance(one, ast.ColumnRef) and is_constant(other):
+            return one
+    return None
+
+
+def is_constant(node: Any) -> bool:
+    """Tell whether it is made of constants and parameters, cast or listed."""
+    if isinstance(node, tuple):
+        return all(map(is_constant, node))
+    if isinstance(node, ast.TypeCast):
+        return is_constant(node.arg)
+    if isinstance(node, ast.A_ArrayExpr):
+        return all(map(is_constant, node.elements or ()))
+    return isinstance(node, ast.A_Const | ast.ParamRef)
+
+
+def constants(node: Any) -> list[Any]:
+    """Return what a list or an array of constants is made of, casts as they are."""
+    if isinstance(node, tuple):
+        return [each for inner in node for each in constants(inner)]
+    if isinstance(node, ast.A_ArrayExpr):
+        return constants(node.elements or ())
+    return [node]
+
+
+def matches_a_pattern(node: Any) -> bool:
+    """Tell whether a comparison is LIKE or ILIKE, by whatever name."""
+    return isinstance(node, ast.A_Expr) and "~~" in node.name[-1].sval
