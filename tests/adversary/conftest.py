@@ -32,6 +32,17 @@ COMMENT ON TABLE payroll IS 'hidden comment';
 INSERT INTO payroll SELECT i, i, 1, 'PAY-' || i FROM generate_series(5001, 5040) AS i;
 CREATE TABLE badges (badge text PRIMARY KEY, employee_id bigint NOT NULL);
 INSERT INTO badges SELECT 'BADGE-' || i, i FROM generate_series(5001, 5040) AS i;
+CREATE TABLE visits (
+    id bigint PRIMARY KEY, employee_id bigint NOT NULL, ward text NOT NULL, illness text NOT NULL,
+    at timestamp NOT NULL, cost bigint NOT NULL
+);
+INSERT INTO visits
+SELECT i, 5001 + i % 30, CASE WHEN i % 10 = 3 THEN 'SOLO-' || i WHEN i % 2 = 0 THEN 'EAST' ELSE 'WEST' END,
+       'ILL-' || i, timestamp '2026-01-01' + i * interval '1 day', i
+FROM generate_series(1, 90) AS i;
+CREATE TABLE accounts (id bigint PRIMARY KEY, holder text, iban text, balance bigint, grade bigint);
+INSERT INTO accounts
+SELECT i, 'HOLD-' || i, 'IBAN-' || i, 990000 + i, i % 7 FROM generate_series(1, 20) AS i;
 """
 SHOP = """
 CREATE TABLE orders (order_id bigint PRIMARY KEY, employee_id bigint NOT NULL, note text NOT NULL);
@@ -41,6 +52,9 @@ INSERT INTO customers
 SELECT 'CUST-' || to_char(i, 'FM0000'), CASE WHEN i = 7 THEN 'EMP-5003' ELSE 'BUYER-' || i END,
        'BUY-' || i || '@shop'
 FROM generate_series(1, 20) AS i;
+CREATE TABLE members (handle text PRIMARY KEY, iban text NOT NULL);
+INSERT INTO members SELECT 'HOLD-' || i, CASE WHEN i < 15 THEN 'IBAN-' ELSE 'NONE-' END || i
+FROM generate_series(10, 30) AS i;
 """
 POLICIES = {
     "hr": """
@@ -54,7 +68,14 @@ tables:
     columns:
       email: {mask: null}
   badges: {require_filter: [employee_id]}
+  visits: {min_group: {entity: employee_id, size: 5}}
+  accounts:
+    columns:
+      iban: {output: false}
+      balance: {output: aggregate_only, functions: [sum, avg, count]}
+      grade: {filter: false}
 key_disclosure:
+  - {column: accounts.holder, to: [shop], form: hmac}
   - {column: employees.id, to: [shop], purpose: [payroll], min_keys: 2, max_keys: 10}
 """,
     "shop": """
@@ -64,6 +85,7 @@ key_disclosure:
   - {column: orders.employee_id, to: [hr], max_keys: 5}
 accept_keys:
   - {column: orders.employee_id, from: [hr]}
+  - {column: members.handle, from: [hr]}
 """,
 }
 
@@ -107,7 +129,10 @@ class World:
 
     def held(self) -> dict[str, list]:
         """Return all that the owners hold."""
-        tables = {"hr": ("employees", "payroll", "badges"), "shop": ("orders", "customers")}
+        tables = {
+            "hr": ("employees", "payroll", "badges", "visits", "accounts"),
+            "shop": ("orders", "customers", "members"),
+        }
         found = {}
         for owner, names in tables.items():
             dsn = psycopg.conninfo.make_conninfo(

@@ -79,28 +79,59 @@ def test_rows_no_model_may_read_are_not_even_asked_for(club, protocol):
 
 
 def test_a_row_filter_and_a_mask_hold_for_what_a_model_writes(club):
-    def in_force(**texts):
-        club.policies(**texts)
-        club.runner.run(club.application.refresh())
-        club.catalog = club.application.catalog
-
     try:
         in_force(
-            registry=OPEN, treasury=READABLE + "tables: {income: {columns: {amount: {mask: '7'}}}}"
+            club,
+            registry=OPEN,
+            treasury=READABLE + "tables: {income: {columns: {amount: {mask: '7'}}}}",
         )
         run, _ = club.ask("relay")
         # The constant of the mask is not taken for a key either.
         assert (run.rows, run.queries[1].rows) == (((7,),), ((7,),))
         hidden = "tables: {member: {row_filter: \"position <> 'Vice President'\"}}"
-        in_force(registry=OPEN + hidden)
+        in_force(club, registry=OPEN + hidden)
         run, _ = club.ask("relay")
         assert (run.queries[0].status, run.queries[0].rows) == ("rows", ())
         assert not run.passed_key
-        in_force(registry=OPEN, treasury=READABLE + "tables: {income: {row_filter: amount > 90}}")
+        in_force(
+            club, registry=OPEN, treasury=READABLE + "tables: {income: {row_filter: amount > 90}}"
+        )
         run, _ = club.ask("relay")
         assert run.queries[1].rows == ()
     finally:
-        in_force(registry=OPEN)
+        in_force(club, registry=OPEN)
+
+
+def test_of_a_table_with_groups_no_row_reaches_a_model_and_it_is_told(club):
+    grouped = "tables: {income: {min_group: {entity: link_to_member, size: 100}}}"
+    in_force(club, registry=OPEN, treasury=READABLE + grouped)
+    try:
+        run, server = club.ask("relay")
+        assert run.queries[1].rows == ()
+        assert run.queries[1].status.startswith(
+            "of table income of owner treasury groups are shown"
+        )
+        run, server = club.ask(
+            "relay", planner=once("treasury", "SELECT count(*) AS n FROM income")
+        )
+        assert run.queries[0].rows == ((152,),)
+        run, server = club.ask(
+            "relay",
+            planner=once("treasury", "SELECT link_to_member, sum(amount) FROM income GROUP BY 1"),
+        )
+        assert run.queries[0].rows == ()
+        told = "groups without at least 100 different link_to_member are not shown: 152"
+        assert run.queries[0].withheld == told
+        (material,) = server.materials("receiver")
+        assert material["results"][0]["withheld"] == told
+    finally:
+        in_force(club, registry=OPEN)
+
+
+def in_force(club, **texts):
+    club.policies(**texts)
+    club.runner.run(club.application.refresh())
+    club.catalog = club.application.catalog
 
 
 def test_relay_shows_sql_at_the_end_and_relay_plus_with_each_result(club):

@@ -39,6 +39,9 @@ def attacks() -> Iterator[Attack]:
         ("probing", probing()),
         ("keys that nobody grants", keys_that_nobody_grants()),
         ("unfiltered table", unfiltered()),
+        ("groups", groups()),
+        ("column rules", column_rules()),
+        ("keys as digests", digests()),
         ("writing", writing()),
         ("side effects", side_effects()),
         ("another session's", sessions()),
@@ -311,6 +314,202 @@ def unfiltered():
         yield text, "42501"
     yield "SELECT badge FROM hr.badges WHERE employee_id = 5001", [("BADGE-5001",)]
     yield "SELECT count(*) FROM hr.badges WHERE employee_id IN (5001, 5002)", [(2,)]
+
+
+def groups():
+    """Groups of five employees are shown; the wards SOLO-n have one each, the illnesses too."""
+    for text in (
+        "SELECT * FROM hr.visits",
+        "SELECT ward FROM hr.visits",
+        "SELECT illness FROM hr.visits WHERE id = 1",
+        "SELECT v FROM hr.visits v LIMIT 1",
+        "SELECT row_to_json(v) FROM hr.visits v",
+        "SELECT v::text FROM hr.visits v",
+        "SELECT min(illness), max(illness) FROM hr.visits",
+        "SELECT string_agg(illness, ',') FROM hr.visits",
+        "SELECT array_agg(v) FROM hr.visits v",
+        "SELECT json_object_agg(id, illness) FROM hr.visits",
+        "SELECT percentile_disc(0) WITHIN GROUP (ORDER BY illness) FROM hr.visits",
+        "SELECT mode() WITHIN GROUP (ORDER BY ward) FROM hr.visits",
+        "SELECT first_value(illness) OVER () FROM hr.visits",
+        "SELECT ward, count(*) OVER (PARTITION BY ward) FROM hr.visits",
+        "SELECT lag(ward) OVER (ORDER BY ward), ward FROM hr.visits GROUP BY ward",
+        "SELECT count(*) FILTER (WHERE illness = 'ILL-3') FROM hr.visits",
+        "SELECT sum(CASE WHEN illness = 'ILL-3' THEN 1 ELSE 0 END) FROM hr.visits",
+        "SELECT avg(cost * (illness = 'ILL-3')::int) FROM hr.visits",
+        "SELECT bool_or(illness = 'ILL-3') FROM hr.visits",
+        "SELECT sum(DISTINCT cost) FROM hr.visits",
+        "SELECT ward, count(*) FROM hr.visits GROUP BY ROLLUP (ward)",
+        "SELECT ward, count(*) FROM hr.visits GROUP BY CUBE (ward)",
+        "SELECT ward, count(*) FROM hr.visits GROUP BY GROUPING SETS (ward, ())",
+        "SELECT count(*) FROM hr.visits GROUP BY illness = 'ILL-3'",
+        "SELECT count(*) FROM hr.visits GROUP BY left(illness, 4)",
+        "SELECT count(*) FROM hr.visits WHERE illness::int = 1",
+        "SELECT count(*) FROM hr.visits WHERE 1 / (id - 3) = 0",
+        "SELECT count(*) FROM hr.visits WHERE illness = 'ILL-3' AND 1 / (cost - cost) = 1",
+        "SELECT count(*) FROM hr.visits WHERE illness LIKE 'ILL-3\\'",
+        "SELECT count(*) FROM hr.visits WHERE set_config('oar.x', illness, false) IS NULL",
+        "SELECT count(*) FROM hr.visits WHERE pg_sleep(id) IS NULL",
+        "SELECT count(*) FROM hr.visits v, generate_series(1, v.id)",
+        "SELECT count(*) FROM hr.visits v, LATERAL (SELECT 1 / (v.id - 3)) q",
+        "SELECT name FROM hr.employees WHERE id IN (SELECT employee_id FROM hr.visits WHERE illness = 'ILL-3')",
+        "SELECT name FROM hr.employees e WHERE EXISTS (SELECT FROM hr.visits v WHERE v.employee_id = e.id)",
+        "SELECT name FROM hr.employees e WHERE (SELECT count(*) FROM hr.visits v WHERE v.employee_id = e.id) > 2",
+        "SELECT name, (SELECT count(*) FROM hr.visits v WHERE v.employee_id = e.id) FROM hr.employees e",
+        "SELECT e.name FROM hr.employees e LEFT JOIN hr.visits v ON v.employee_id = e.id",
+        "SELECT o.note FROM shop.orders o JOIN hr.visits v ON v.employee_id = o.employee_id",
+        "SELECT o.note FROM shop.orders o ORDER BY (SELECT count(*) FROM hr.visits v WHERE v.employee_id = o.employee_id)",
+        "SELECT o.note FROM shop.orders o LIMIT (SELECT count(*) FROM hr.visits WHERE illness = 'ILL-3')",
+        "SELECT ward FROM hr.visits UNION SELECT note FROM shop.orders",
+        "SELECT ward FROM hr.visits GROUP BY ward EXCEPT SELECT ward FROM hr.visits WHERE id <> 3 GROUP BY ward",
+        "SELECT a.n - b.n FROM (SELECT count(*) n FROM hr.visits) a, (SELECT count(*) n FROM hr.visits WHERE employee_id <> 5004) b",
+        "SELECT sum(n) FROM (SELECT ward, count(*) n FROM hr.visits GROUP BY ward) q",
+        "SELECT q.ward FROM (SELECT ward, employee_id FROM hr.visits) q",
+        "WITH q AS (SELECT * FROM hr.visits) SELECT ward FROM q",
+        "SELECT 'x' FROM hr.visits WHERE illness = 'ILL-3'",
+        "SELECT FROM hr.visits",
+        "SELECT v.array_agg FROM hr.visits v",
+        "EXPLAIN ANALYZE SELECT count(*) FROM hr.visits WHERE illness = 'ILL-3'",
+        "COPY (SELECT * FROM hr.visits) TO STDOUT",
+        "CREATE TEMP TABLE t AS SELECT * FROM hr.visits",
+        "DECLARE c CURSOR WITH HOLD FOR SELECT * FROM hr.visits",
+        "SELECT * FROM oar_explain('SELECT * FROM hr.visits')",
+    ):
+        yield text, "42501"
+    for text in (
+        "SELECT ward, count(*) FROM hr.visits WHERE ward = 'SOLO-3' GROUP BY ward",
+        "SELECT count(*) FROM hr.visits WHERE illness = 'ILL-3'",
+        "SELECT count(*) FROM hr.visits WHERE illness = 'ILL-0'",
+        "SELECT illness FROM hr.visits GROUP BY illness",
+        "SELECT DISTINCT illness FROM hr.visits",
+        "SELECT employee_id, sum(cost) FROM hr.visits GROUP BY employee_id",
+        "SELECT ward, count(*) FROM hr.visits GROUP BY ward HAVING count(*) = 1",
+        "SELECT ward, count(*) FROM hr.visits GROUP BY ward HAVING 1 / (count(*) - 1) < 0",
+        "SELECT ward, 1 / (count(*) - 1) FROM hr.visits WHERE ward LIKE 'SOLO%' GROUP BY ward",
+        "SELECT ward::int FROM hr.visits WHERE ward LIKE 'SOLO%' GROUP BY ward",
+        "SELECT ward FROM hr.visits WHERE ward LIKE 'SOLO%' GROUP BY ward ORDER BY ward::int",
+        "SELECT * FROM (SELECT ward FROM hr.visits GROUP BY ward) q WHERE q.ward LIKE 'SOLO%' AND q.ward::int > 0",
+        "SELECT ward FROM hr.visits GROUP BY ward ORDER BY count(*) LIMIT 10 OFFSET 2",
+        "SELECT v.ward FROM hr.visits v JOIN hr.visits w ON w.id > 0 WHERE v.ward = 'SOLO-3' GROUP BY v.ward",
+        "SELECT e.name, count(*) FROM hr.employees e JOIN hr.visits v ON v.employee_id = e.id GROUP BY e.name",
+        "SELECT o.note, count(*) FROM shop.orders o JOIN hr.visits v ON v.employee_id = o.employee_id GROUP BY o.note",
+        "SELECT v.ward, count(*) FROM hr.visits v CROSS JOIN shop.customers c WHERE v.id = 3 GROUP BY v.ward",
+    ):
+        yield text, "no rows"
+    # Of these PostgreSQL sees before any row that they fail.
+    yield "SELECT count(*) FROM hr.visits WHERE illness = 'ILL-3' AND ward SIMILAR TO '(('", "refused"
+    yield "SELECT count(*) FROM hr.visits WHERE illness ~ '^ILL-3$' AND ward ~ '(('", "refused"
+    yield "SELECT count(*) FROM hr.visits TABLESAMPLE BERNOULLI (100)", "0A000"
+    wards = [("EAST", 45), ("WEST", 36)]
+    yield "SELECT ward, count(*) FROM hr.visits GROUP BY ward ORDER BY 1", wards
+    yield "SELECT ward, count(*) FROM hr.visits GROUP BY ward ORDER BY 1 LIMIT 9", wards
+    seen = "CREATE TEMP VIEW v AS SELECT ward AS w, count(*) AS n FROM hr.visits GROUP BY ward"
+    yield (seen, "SELECT * FROM v ORDER BY w"), wards
+    yield (seen, "SELECT w FROM v WHERE w LIKE 'SOLO%' AND 1 / (n - 1) < 5"), "no rows"
+    rows = "CREATE TEMP VIEW r AS SELECT ward AS w, illness FROM hr.visits"
+    yield (rows, "SELECT * FROM r"), "42501"
+    yield (rows, "SELECT w, count(*) FROM r GROUP BY w ORDER BY w"), wards
+    yield ("PREPARE p AS SELECT illness FROM hr.visits", "EXECUTE p"), "42501"
+    mine = "CREATE TEMP TABLE mine AS SELECT 3 AS id, 0 AS zero"
+    yield (
+        (
+            mine,
+            "SELECT sum(q.x) FROM hr.visits v JOIN (SELECT id, 1 / zero AS x FROM mine) q USING (id)",
+        ),
+        "42501",
+    )
+    yield (
+        (mine, "SELECT m.id, count(*) FROM hr.visits v JOIN mine m USING (id) GROUP BY m.id"),
+        "no rows",
+    )
+    told = (
+        "CREATE FUNCTION pg_temp.tell(t text) RETURNS bool IMMUTABLE COST 0.0001 LANGUAGE plpgsql"
+    )
+    told += " AS $$BEGIN RAISE NOTICE '%', t; RETURN true; END$$"
+    for text in (
+        "SELECT count(*) FROM hr.visits WHERE pg_temp.tell(illness)",
+        "SELECT ward FROM hr.visits GROUP BY ward HAVING pg_temp.tell(ward)",
+        "SELECT ward, pg_temp.tell(ward) FROM hr.visits GROUP BY ward",
+        "SELECT * FROM (SELECT ward FROM hr.visits GROUP BY ward) q WHERE pg_temp.tell(q.ward)",
+    ):
+        yield (told, text), "42501"
+    made = "CREATE AGGREGATE pg_temp.list(text) (SFUNC = textcat, STYPE = text)"
+    yield (made, "SELECT pg_temp.list(ward) FROM hr.visits"), "42501"
+    yield ("SET search_path = pg_temp, pg_catalog", "SELECT count(*) FROM hr.visits"), "42501"
+    # How many rows were behind it is not for whoever asked.
+    asked = "SELECT count(*) FROM hr.visits WHERE illness = 'ILL-3'"
+    kept = "SELECT 1 FROM oar.steps s JOIN oar.asks USING (ask) WHERE 'hr/tables.visits.min_group'"
+    yield (
+        (asked, f"{kept} = ANY (s.rules) AND (s.rows, s.keys, s.microseconds) IS NOT NULL"),
+        "no rows",
+    )
+    yield (asked, f"{kept} = ANY (s.rules) AND s.rows IS NOT NULL"), "no rows"
+
+
+def column_rules():
+    for text in (
+        "SELECT iban FROM hr.accounts",
+        "SELECT * FROM hr.accounts",
+        "SELECT a FROM hr.accounts a",
+        "SELECT row_to_json(a) FROM hr.accounts a",
+        "SELECT to_jsonb(a) -> 'iban' FROM hr.accounts a",
+        "SELECT a::text FROM hr.accounts a",
+        "SELECT count(a) FROM hr.accounts a",
+        "SELECT count(a.*) FROM hr.accounts a",
+        "SELECT ROW(a.*) = ROW(b.*) FROM hr.accounts a, hr.accounts b",
+        "SELECT a.id FROM hr.accounts a WHERE a IS DISTINCT FROM NULL",
+        "SELECT a.id FROM hr.accounts a, hr.accounts b WHERE a = b",
+        "SELECT hash_record(a) FROM hr.accounts a",
+        "SELECT (a).iban FROM hr.accounts a",
+        "SELECT array_agg(iban) FROM hr.accounts",
+        "SELECT DISTINCT ON (iban) id FROM hr.accounts",
+        "SELECT id FROM hr.accounts ORDER BY iban",
+        "SELECT id FROM hr.accounts WHERE iban::int = 1",
+        "SELECT id FROM hr.accounts WHERE 1 / (length(iban) - 6) = 1",
+        "SELECT id FROM hr.accounts WHERE iban ~ 'IBAN-1$'",
+        "SELECT m.iban FROM shop.members m JOIN hr.accounts a ON a.iban = m.iban",
+        "SELECT iban FROM shop.members JOIN hr.accounts USING (iban)",
+        "SELECT iban FROM shop.members WHERE iban IN (SELECT iban FROM hr.accounts)",
+        "SELECT md5(m.iban) FROM shop.members m JOIN hr.accounts a ON a.iban = m.iban",
+        "SELECT m.handle FROM shop.members m JOIN hr.accounts a ON a.iban = m.iban ORDER BY m.iban",
+        "SELECT m.iban::int FROM shop.members m JOIN hr.accounts a ON a.iban = m.iban",
+        "SELECT balance FROM hr.accounts",
+        "SELECT max(balance) FROM hr.accounts",
+        "SELECT sum(balance) FILTER (WHERE id = 1) + 0 FROM hr.accounts WHERE balance::int4 = 1",
+        "SELECT sum(balance + 0) FROM hr.accounts",
+        "SELECT id FROM hr.accounts ORDER BY balance DESC",
+        "SELECT id FROM hr.accounts WHERE grade = 1",
+        "SELECT id FROM hr.accounts ORDER BY grade",
+        "SELECT a.id FROM hr.accounts a JOIN hr.accounts b ON a.grade = b.grade",
+        "COPY (SELECT iban FROM hr.accounts) TO STDOUT",
+        "COPY (SELECT iban::int FROM hr.accounts) TO STDOUT",
+        "DECLARE c CURSOR WITH HOLD FOR SELECT iban::int FROM hr.accounts",
+        "CREATE TEMP TABLE t AS SELECT iban FROM hr.accounts",
+        "EXPLAIN ANALYZE SELECT iban FROM hr.accounts",
+    ):
+        yield text, "42501"
+    yield "SELECT id FROM hr.accounts WHERE iban = 'IBAN-3'", [(3,)]
+    yield "SELECT sum(balance)::bigint FROM hr.accounts WHERE id = 3", [(990003,)]
+    yield "SELECT grade FROM hr.accounts WHERE id = 3", [(3,)]
+    joined = "SELECT count(*) FROM shop.members m JOIN hr.accounts a ON a.iban = m.iban"
+    yield joined, [(5,)]
+    yield f"{joined} WHERE m.iban::int = 1", "42501"
+
+
+def digests():
+    joined = "FROM hr.accounts a JOIN shop.members m ON m.handle = a.holder"
+    yield f"SELECT count(*) {joined}", [(11,)]
+    yield f"SELECT count(*) {joined} WHERE a.id = 12", [(1,)]
+    yield f"SELECT m.handle {joined} WHERE a.id < 11", [("HOLD-10",)]
+    yield (
+        "SELECT count(*) FROM shop.members WHERE handle IN (SELECT holder FROM hr.accounts)",
+        [(11,)],
+    )
+    yield f"SELECT count(*) {joined} AND lower(m.handle) = lower(a.holder)", [(11,)]
+    yield (
+        "SELECT count(*) FROM hr.accounts a LEFT JOIN shop.members m ON m.handle = a.holder",
+        [(20,)],
+    )
 
 
 def writing():
