@@ -191,7 +191,14 @@ async def open_application(
         keys = await user_keys(admin)
         if certificate is not None and keys is None:
             log.warning("no channel binding: the hub's role may not read its users' verifiers")
-        door = FrontDoor(settings.listen, _hub_socket(address), pipeline, certificate, keys)
+        door = FrontDoor(
+            settings.listen,
+            _hub_socket(address),
+            pipeline,
+            address.database,
+            certificate=certificate,
+            keys=keys,
+        )
         port = await door.start()
         stack.push_async_callback(door.stop)
         watching = asyncio.create_task(refresher.watch(), name="catalog refresh")

@@ -103,8 +103,12 @@ class Federated:
     closely: supersets of what is ours, kept at the moment of sending, before the hub has answered.
     """
 
-    def __init__(self, federation: Federation, channel: HubChannel) -> None:
+    def __init__(
+        self, federation: Federation, channel: HubChannel, *, federates: bool = True
+    ) -> None:
+        """``federates``: the session is one of the database that has the published tables."""
         self._federation = federation
+        self._federates = federates
         self._channel = channel
         self._conversation = channel.conversation
         self.activity = Activity(channel)
@@ -121,7 +125,9 @@ class Federated:
 
     def suspect(self, text: bytes) -> bool:
         """Tell whether a query string has to be looked at; the hub discards it when skipping."""
-        return not self._conversation.skipping and self._federation.suspect(text)
+        return (
+            self._federates and not self._conversation.skipping and self._federation.suspect(text)
+        )
 
     @property
     def watching(self) -> bool:
@@ -361,13 +367,13 @@ class Federated:
             return
         if self._conversation.open_pipeline and not await self._in_step():
             return  # an earlier message failed: the hub discards the query, and so do we
-        in_pipeline = self._conversation.open_pipeline
+        in_block = self._conversation.implicit_block
         succeeded = await self._pieces(raw, text, pieces)
         if succeeded is None:
             return
-        if succeeded and in_pipeline and len(pieces) == 1:
-            # Such a query does not end the implicit transaction of the pipeline it stands in; an
-            # empty one answers ReadyForQuery and leaves it open as well.
+        if succeeded and in_block and len(pieces) == 1:
+            # Such a query does not end the implicit transaction that it stands in; an empty one
+            # answers ReadyForQuery and leaves it open as well.
             self._step(Kind.QUERY, messages.encode_query(b""), shows=b"Z")
         else:
             self._channel.request(Expected(Kind.SYNC), messages.SYNC)
@@ -384,8 +390,8 @@ class Federated:
 
         None: the hub has got all it needs, the end of the transaction included.
         """
-        in_pipeline = self._conversation.open_pipeline
-        alone = len(pieces) == 1 and not in_pipeline
+        in_block = self._conversation.implicit_block
+        alone = len(pieces) == 1 and not in_block
         begin = 0
         for piece in pieces:
             shift = max(text.find(piece.text, begin), 0)
@@ -406,7 +412,7 @@ class Federated:
                 if prepared is None:
                     succeeded = await self._plain_piece(piece.text, shift)
                 else:
-                    last = piece is pieces[-1] and not in_pipeline
+                    last = piece is pieces[-1] and not in_block
                     succeeded = await self._own_piece(prepared, link, log_line, last=last)
             if not succeeded:
                 return succeeded
@@ -424,13 +430,11 @@ class Federated:
         """Run a statement of the hub's in a batch."""
         self.activity.go()
         self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
-        self._step(
-            Kind.PARSE, messages.encode_parse(self._name, text.encode()), shows=b"N", shift=shift
-        )
-        self._step(
-            Kind.BIND, *messages.encode_bind(self._name, self._name), shows=b"N", shift=shift
-        )
-        settled = self._execute_own_portal(None, shift)
+        parse = messages.encode_parse(self._name, text.encode())
+        bind = messages.encode_bind(self._name, self._name)
+        self._step(Kind.PARSE, parse, shows=b"N", shift=shift, logs=True)
+        self._step(Kind.BIND, *bind, shows=b"N", shift=shift, logs=True)
+        settled = self._execute_own_portal(None, shift, logs=True)
         self._channel.flush()
         if await settled != SUCCEEDED:
             return False
@@ -472,18 +476,13 @@ class Federated:
             return None if last else succeeded
 
     def _execute_own_portal(
-        self, ended: Callable[[str], None] | None, shift: int | None
+        self, ended: Callable[[str], None] | None, shift: int | None, *, logs: bool = False
     ) -> asyncio.Future[str]:
         settled = _awaited()
-        self._step(
-            Kind.DESCRIBE_PORTAL,
-            messages.encode_describe(b"P", self._name),
-            shows=b"TN",
-            shift=shift,
-        )
-        self._channel.request(
-            Answer(ended, shift=shift, settled=settled), messages.encode_execute(self._name)
-        )
+        describe = messages.encode_describe(b"P", self._name)
+        self._step(Kind.DESCRIBE_PORTAL, describe, shows=b"TN", shift=shift, logs=logs)
+        answer = Answer(ended, shift=shift, settled=settled, logs=logs)
+        self._channel.request(answer, messages.encode_execute(self._name))
         return settled
 
     def _close_own(self) -> None:
@@ -499,8 +498,10 @@ class Federated:
         shows: bytes = b"",
         shift: int | None = None,
         settled: asyncio.Future[str] | None = None,
+        logs: bool = False,
     ) -> None:
-        self._channel.request(Step(kind, shows=shows, shift=shift, settled=settled), *parts)
+        step = Step(kind, shows=shows, shift=shift, settled=settled, logs=logs)
+        self._channel.request(step, *parts)
 
     def _next_portal(self) -> bytes:
         return b"%s:%d" % (self._name, next(self._numbers))

@@ -119,7 +119,7 @@ _SKIPPED: Final = "25P02"
 class Settling(Expected):
     """A request whose outcome is awaited, as the SQLSTATE it ended with."""
 
-    __slots__ = ("_settled", "_shift")
+    __slots__ = ("_logs", "_settled", "_shift")
 
     def __init__(
         self,
@@ -127,21 +127,24 @@ class Settling(Expected):
         *,
         shift: int | None = None,
         settled: asyncio.Future[str] | None = None,
+        logs: bool = False,
     ) -> None:
         """Take ``shift``, which moves an error's position from our text to the client's.
 
-        None: there is no correspondence, the position is dropped.
+        None: there is no correspondence, the position is dropped. ``logs``: the client gets what
+        the hub logs of its statement, in which there is nothing of ours.
         """
         super().__init__(kind)
         self._shift = shift
         self._settled = settled
+        self._logs = logs
 
     def done(self, message: bytes) -> None:  # noqa: ARG002
         self._settle(SUCCEEDED)
 
     def notice(self, notice: bytes) -> bytes | None:
         # What the hub logs of a statement can hold its parameters: rows that no answer may show.
-        if messages.is_log(notice):
+        if messages.is_log(notice) and not self._logs:
             return None
         return super().notice(messages.without_parameters(notice))
 
@@ -175,8 +178,9 @@ class Step(Settling):
         shows: bytes = b"",
         shift: int | None = None,
         settled: asyncio.Future[str] | None = None,
+        logs: bool = False,
     ) -> None:
-        super().__init__(kind, shift=shift, settled=settled)
+        super().__init__(kind, shift=shift, settled=settled, logs=logs)
         self._shows = shows
         self.rows: bytes | None = None
         self.parameters: bytes | None = None

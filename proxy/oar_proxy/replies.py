@@ -70,8 +70,9 @@ class Answer(Settling):
         *,
         shift: int | None = None,
         settled: asyncio.Future[str] | None = None,
+        logs: bool = False,
     ) -> None:
-        super().__init__(Kind.EXECUTE, shift=shift, settled=settled)
+        super().__init__(Kind.EXECUTE, shift=shift, settled=settled, logs=logs)
         self._ended = ended
 
     def _settle(self, outcome: str) -> None:

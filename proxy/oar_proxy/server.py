@@ -65,13 +65,20 @@ class FrontDoor:
         listen: Listen,
         hub_socket: HubAddress,
         federation: Federation,
+        database: str,
+        *,
         certificate: Certificate | None = None,
         keys: KeysOf | None = None,
     ) -> None:
-        """Take ``keys``, which looks up a user's; without it no channel binding is offered."""
+        """Take ``keys``, which looks up a user's; without it no channel binding is offered.
+
+        ``database``: where the published tables are. A client may connect to another one of the
+        hub's server, if the hub lets it; nothing is federated there.
+        """
         self._listen = listen
         self._hub = hub_socket
         self._federation = federation
+        self._database = database.encode()
         self._tls = certificate
         self._keys_of = keys
         self._listeners: list[socket.socket] = []
@@ -243,6 +250,7 @@ class FrontDoor:
             max_message=self._listen.max_message_bytes,
             cancel_hub=self._cancel_hub,
             on_key=on_key,
+            federates=message.database == self._database,
         )
         try:
             hub = await self._connect(session)

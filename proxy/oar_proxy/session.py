@@ -46,7 +46,7 @@ class Session:
     ``authenticated`` is done once the hub has accepted the client; ``closed`` once both
     connections are gone. ``keys`` looks up the user's. ``cancel_hub`` delivers a CancelRequest
     for the given process and secret to the hub, and returns when the hub has taken it. ``on_key``
-    learns those two.
+    learns those two. ``federates``: the client is in the database with the published tables.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Session:
         keys: Callable[[], Coroutine[Any, Any, Keys]],
         cancel_hub: Callable[[int, bytes], Coroutine[Any, Any, None]],
         on_key: Callable[[int, bytes], None],
+        federates: bool = True,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.authenticated: asyncio.Future[None] = loop.create_future()
@@ -77,7 +78,7 @@ class Session:
             self._hub_room.wait,
             self._settled,
         )
-        self._federated = Federated(federation, self._channel)
+        self._federated = Federated(federation, self._channel, federates=federates)
         self.requests = Requests(
             self.conversation,
             self._federated,

@@ -193,8 +193,9 @@ class Door:
             self._listen,
             self._address,
             self.federation,
-            certificate,
-            await user_keys(admin) if self._channel_binding else None,
+            self._hub.database,
+            certificate=certificate,
+            keys=await user_keys(admin) if self._channel_binding else None,
         )
         self.port = await self.door.start()
 

@@ -506,3 +506,17 @@ class TestAsyncpg:
             return len(await connection.fetch(ALL))
 
         assert run(work) == 5
+
+
+def test_another_database_of_the_hub_s_server_is_not_looked_at(where, new_database):
+    other = new_database("other")
+    with psycopg.connect(other, autocommit=True) as admin:
+        admin.execute("CREATE SCHEMA pub")
+        admin.execute("CREATE TABLE pub.orders AS SELECT 7 AS id")
+        admin.execute(f"GRANT USAGE ON SCHEMA pub TO {where['user']}")
+        admin.execute(f"GRANT SELECT ON pub.orders TO {where['user']}")
+        database = admin.info.dbname
+    with psycopg.connect(**where | {"dbname": database}, autocommit=True) as client:
+        assert client.execute("SELECT * FROM pub.orders").fetchall() == [(7,)]
+    with psycopg.connect(other, autocommit=True) as admin:
+        admin.execute(f"DROP OWNED BY {where['user']}")

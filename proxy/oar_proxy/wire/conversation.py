@@ -61,6 +61,7 @@ _NOTICE: Final = ord("N")
 _PARAMETER_STATUS: Final = ord("S")
 _NOTIFICATION: Final = ord("A")
 _READY: Final = ord("Z")
+_IDLE: Final = ord("I")
 _COPY_IN: Final = ord("G")
 
 _READY_LENGTH: Final = HEADER.size + 1
@@ -133,7 +134,9 @@ class Conversation:
     """The requests under way on one hub connection.
 
     ``skipping``: the hub discards what it is sent until a Sync. ``open_pipeline``: extended-query
-    messages were sent that no Sync has ended. ``copying``: the hub reads CopyData. ``status``: the
+    messages were sent that no Sync has ended. ``implicit_block``: a statement of the client's was
+    executed by such a message, and what follows, a Query too, is in one transaction with it up to
+    the Sync. ``copying``: the hub reads CopyData. ``status``: the
     transaction status of the last ReadyForQuery. ``withheld``: an ErrorResponse that ended a
     pipeline and that the client has not been given.
     """
@@ -148,6 +151,7 @@ class Conversation:
     ) -> None:
         self.skipping = False
         self.open_pipeline = False
+        self.implicit_block = False
         self.copying = False
         self.status = ord("I")
         self.withheld: bytes | None = None
@@ -187,6 +191,10 @@ class Conversation:
                 expected.skipped()
                 return
             self.skipping = False
+        if expected.kind is Kind.EXECUTE:
+            self.implicit_block = self.implicit_block or expected.passes
+        elif expected.kind is Kind.SYNC:
+            self.implicit_block = False
         self._queue.append(expected)
 
     def sent_copy_end(self) -> None:
@@ -294,6 +302,8 @@ class Conversation:
         self._queue.popleft()
         if code == _READY:
             self.status = message[HEADER.size]
+            if self.status == _IDLE and not self._queue:
+                self.implicit_block = False  # a COMMIT has ended it, or a Query of several
             self._on_ready()
         head.done(message)
         extra = self._due_interjections()

@@ -60,6 +60,12 @@ class StartupMessage:
     parameters: tuple[tuple[bytes, bytes], ...] = field(repr=False)
     raw: bytes = field(repr=False)
 
+    @property
+    def database(self) -> bytes:
+        """The database asked for: without a name, the one that is called as the user is."""
+        given = dict(self.parameters)
+        return given.get(b"database") or given[b"user"]
+
 
 Packet = SSLRequest | GSSENCRequest | CancelRequest | StartupMessage
 
