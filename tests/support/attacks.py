@@ -397,7 +397,10 @@ def groups():
     ):
         yield text, "no rows"
     # Of these PostgreSQL sees before any row that they fail.
-    yield "SELECT count(*) FROM hr.visits WHERE illness = 'ILL-3' AND ward SIMILAR TO '(('", "refused"
+    yield (
+        "SELECT count(*) FROM hr.visits WHERE illness = 'ILL-3' AND ward SIMILAR TO '(('",
+        "refused",
+    )
     yield "SELECT count(*) FROM hr.visits WHERE illness ~ '^ILL-3$' AND ward ~ '(('", "refused"
     yield "SELECT count(*) FROM hr.visits TABLESAMPLE BERNOULLI (100)", "0A000"
     wards = [("EAST", 45), ("WEST", 36)]
