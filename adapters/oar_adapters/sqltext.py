@@ -44,3 +44,9 @@ def condition(predicate: Predicate, leaf: Callable[[Leaf], str], *, true: str, f
             return f"(NOT {condition(argument, leaf, true=true, false=false)})"
         case _:
             return leaf(predicate)
+
+
+def pads_of(key: bytes) -> tuple[bytes, bytes]:
+    """Return the outer and the inner pad of a key, as long as a block of SHA-256."""
+    block = key.ljust(64, b"\0")
+    return bytes(byte ^ 0x5C for byte in block), bytes(byte ^ 0x36 for byte in block)

@@ -72,7 +72,6 @@ def owner(request, mariadb_server):
 class TestMariadb(AdapterConformance):
     cannot = frozenset(
         {
-            "digests",
             "first rows",
             "interleaving",
             "statement count",

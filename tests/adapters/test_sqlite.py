@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import itertools
 import random
 import sqlite3
@@ -447,6 +448,21 @@ def test_does_not_lose_a_views_value_of_another_kind(traps):
                     tables["mixed"], tables["mixed"].columns, (Comparison("n", "=", "7", "bigint"),)
                 ),
             )
+        return caught.value.kind
+
+    assert run(traps, scan) is OwnerErrorKind.WRONG_VALUE
+
+
+def test_a_digest_does_not_lose_a_value_of_another_kind_and_binds_no_key(traps):
+    secret = bytes(range(32))
+    digest = hmac.digest(secret, b"12", "sha256")
+
+    async def scan(adapter, tables):
+        keys = (KeyFilter("n", "bigint", (digest,), hmac=secret),)
+        mixed = Scan(tables["mixed"], tables["mixed"].columns, key_filters=keys)
+        assert adapter.written(mixed).bound == [secret.hex(), f'["{digest.hex()}"]']
+        with pytest.raises(OwnerError) as caught:
+            await rows_of(adapter, mixed)
         return caught.value.kind
 
     assert run(traps, scan) is OwnerErrorKind.WRONG_VALUE

@@ -113,7 +113,6 @@ def owner(tmp_path_factory):
 class TestSqlite(AdapterConformance):
     cannot = frozenset(
         {
-            "digests",
             "first rows",
             "float by",
             "float count",

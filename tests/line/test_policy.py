@@ -482,16 +482,6 @@ def test_keys_travel_as_digests_of_which_each_statement_has_its_own(proxy):
     assert client.execute(every).fetchall() == [(1, 1), (1, 2), (4, 1), (4, 2), (5, 5), (6, 6)]
 
 
-def test_an_owner_that_has_no_digests_gets_no_keys(proxy):
-    client = proxy(
-        {"north": "version: 1\nkey_disclosure: [{column: '*', to: ['*'], form: hmac}]\n"}
-    )
-    assert client.execute(JOIN).fetchall() == ROWS
-    assert disclosures(client) == []
-    rules = {d["Rule"] for step in plan(client)["Steps"] for d in step.get("Denied", ())}
-    assert "north/key_disclosure[0].form" in rules
-
-
 def test_a_principal_has_so_many_keys_of_an_owner_a_day(proxy):
     south = "version: 1\nlimits: {max_keys_per_day: 5}\n"
     south += "key_disclosure: [{column: b.k, to: [north]}]\n"

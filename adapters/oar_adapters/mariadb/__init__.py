@@ -93,7 +93,11 @@ class MariadbAdapter:
     def capabilities(self) -> Capabilities:
         """No statement goes whole."""
         return Capabilities(
-            "mysql", snapshots=self._pool_size, semi_joins=True, composite_keys=True
+            "mysql",
+            snapshots=self._pool_size,
+            semi_joins=True,
+            composite_keys=True,
+            digested_types=sql.DIGESTED,
         )
 
     async def schema(self) -> OwnerSchema:

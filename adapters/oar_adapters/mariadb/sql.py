@@ -37,8 +37,16 @@ from oar_adapters.interface import (
 )
 from oar_adapters.mariadb.constants import Convert, Operand, accepts_keys, key_conversion, operand
 from oar_adapters.mariadb.schema import Family, Trait, Traits
-from oar_adapters.predicates import FLOATS, Leaf, agreement, known, leaves, pattern_is_complete
-from oar_adapters.sqltext import quoted, row, string, where
+from oar_adapters.predicates import (
+    FLOATS,
+    INTEGERS,
+    Leaf,
+    agreement,
+    known,
+    leaves,
+    pattern_is_complete,
+)
+from oar_adapters.sqltext import pads_of, quoted, row, string, where
 
 ALIAS: Final = "t"
 FALSE: Final = "(1 = 0)"
@@ -304,18 +312,28 @@ class Writer:
             yield condition if number else self._or_strays(condition, columns)
 
     def shown_keys(self, key_filter: KeyFilter) -> str:
-        """Write a key list as a placeholder."""
-        traits, lefts, _ = self._looked_up(key_filter)
+        """Write a key list, and what it is digested under, as placeholders."""
+        traits, lefts, _ = self._looked_up(key_filter, shown=True)
         return f"{row(self._exact(traits, lefts))} IN (?)"
 
     def _looked_up(
-        self, key_filter: KeyFilter
+        self, key_filter: KeyFilter, *, shown: bool = False
     ) -> tuple[tuple[Trait, ...], tuple[str, ...], tuple[Convert, ...]]:
         """What is known of the columns, what is compared with keys, and how keys are written."""
-        traits, lefts, converts = [], [], []
+        traits, lefts = [], []
+        converts: list[Convert] = []
         for part in key_filter.columns:
             column = self._table.column(part.column)
             trait, type_ = self._trait(column), base_type(part.type)
+            if part.hmac is not None:
+                pads = (
+                    ("?", "?") if shown else tuple(f"x'{pad.hex()}'" for pad in pads_of(part.hmac))
+                )
+                converts.append(lambda key: f"x'{key.hex()}'")
+                lefts.append(_digested(trait, self._name(column), *pads))
+                # A digest is bytes, whatever the column is.
+                traits.append(Trait(Family.BYTES))
+                continue
             converts.append(key_conversion(trait, type_))
             lefts.append(_left(trait, self._name(column), as_double=type_ in FLOATS))
             traits.append(trait)
@@ -405,6 +423,21 @@ def _left(trait: Trait, name: str, *, as_double: bool) -> str:
         return _as_double(name)
     # A YEAR takes 24 for 2024.
     return f"CAST({name} AS SIGNED)" if trait.family is Family.YEAR else name
+
+
+DIGESTED: Final = INTEGERS | {"text", "character varying", "uuid"}
+"""Types of keys that are looked up as digests: of a column's equal values there is one text."""
+
+_DIGITS: Final = (Family.INTEGER, Family.YEAR)
+
+
+def _digested(trait: Trait, name: str, outer: str, inner: str) -> str:
+    """Write a value's HMAC-SHA-256 (RFC 2104)."""
+    # ZEROFILL would write zeros in front.
+    text = f"CAST({name} AS SIGNED)" if trait.family in _DIGITS else name
+    value = f"CAST(CONVERT({text} USING utf8mb4) AS BINARY)"
+    hashed = f"UNHEX(SHA2(CONCAT({inner}, {value}), 256))"
+    return f"UNHEX(SHA2(CONCAT({outer}, {hashed}), 256))"
 
 
 def _as_double(name: str) -> str:

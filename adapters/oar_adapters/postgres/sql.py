@@ -399,7 +399,7 @@ def keys(query: Query) -> list[tuple[bytes, ...]]:
     if isinstance(query, Statement):
         return []
     return [
-        column.keys if column.hmac is None else (*_pads(column.hmac), *column.keys)
+        column.keys if column.hmac is None else (*sqltext.pads_of(column.hmac), *column.keys)
         for part in query.parts()
         for key_filter in part.key_filters
         for column in key_filter.columns
@@ -430,12 +430,6 @@ def _digested(value: str, array: str) -> str:
     """Write a value's HMAC-SHA-256 (RFC 2104); the pads are the array's first two elements."""
     text = f"pg_catalog.convert_to({value}::text, 'UTF8')"
     return f"pg_catalog.sha256(({array})[1] || pg_catalog.sha256(({array})[2] || {text}))"
-
-
-def _pads(key: bytes) -> tuple[bytes, bytes]:
-    """Return the outer and the inner pad of a key, as long as a block of SHA-256."""
-    block = key.ljust(64, b"\0")
-    return bytes(byte ^ 0x5C for byte in block), bytes(byte ^ 0x36 for byte in block)
 
 
 def _array(key_type: str, number: int) -> str:

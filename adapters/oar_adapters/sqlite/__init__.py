@@ -63,7 +63,7 @@ LOCK_SECONDS: Final = 2.0
 FUNCTIONS: Final = frozenset(
     {
         "count", "date", "datetime", "glob", "json_extract", "max", "min", "sum", "time", "typeof",
-        *constants.FUNCTIONS,
+        "oar_hmac", *constants.FUNCTIONS,
     }
 )  # fmt: skip
 """The only SQLite functions that compile."""
@@ -145,6 +145,7 @@ class SqliteAdapter:
             interleaves=True,
             semi_joins=True,
             composite_keys=True,
+            digested_types=constants.DIGESTED,
         )
 
     async def schema(self) -> OwnerSchema:
@@ -369,6 +370,7 @@ class _Session:
         connection.execute("PRAGMA query_only = ON")
         for name, function in constants.FUNCTIONS.items():
             connection.create_function(name, 1, function, deterministic=True)
+        connection.create_function("oar_hmac", 2, constants.keyed_digest, deterministic=True)
         connection.set_progress_handler(self._is_over, STEPS)
         if not catalog_only:
             # Its first use declares a table to SQLite, which the authorizer would not let pass.

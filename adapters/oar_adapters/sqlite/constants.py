@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -184,7 +185,22 @@ FUNCTIONS: Final[dict[str, Callable[[str], int | float | bytes]]] = {
     "oar_number": read_number,
     "oar_blob": bytes.fromhex,
 }
-"""What each connection is given; they are called with keys and nothing else."""
+"""What each connection is given; they are called with keys and nothing else. Beside them there is
+``oar_hmac``, of a secret and a value."""
+
+
+DIGESTED: Final = INTEGERS | {"text", "character varying"}
+"""Types of keys that are looked up as digests: of a column's equal values there is one text."""
+
+
+def keyed_digest(secret: str, value: object) -> str | None:
+    """Return the HMAC-SHA-256 of a stored value's text, secret and digest in hex.
+
+    None of a value that is neither an integer nor text.
+    """
+    if not isinstance(value, int | str):
+        return None
+    return hmac.digest(bytes.fromhex(secret), str(value).encode(), "sha256").hex()
 
 
 def accepts_keys(column: Column, type_: str) -> bool:

@@ -34,7 +34,15 @@ from oar_adapters.interface import (
     base_type,
 )
 from oar_adapters.predicates import FLOATS, Leaf, agreement, known, leaves, pattern_is_complete
-from oar_adapters.sqlite.constants import INT64, Key, Operand, accepts_keys, conversion, operand
+from oar_adapters.sqlite.constants import (
+    INT64,
+    PLAIN,
+    Key,
+    Operand,
+    accepts_keys,
+    conversion,
+    operand,
+)
 from oar_adapters.sqltext import quoted, row, string, where
 
 Settled = Collection[tuple[str, str]]
@@ -74,6 +82,12 @@ class Parameters:
         if self.shown:
             return repr(value)
         self.values.append(value)
+        return "?"
+
+    def secret(self, value: bytes) -> str:
+        """Write what keys are digested under, in hex; no reader sees it."""
+        if not self.shown:
+            self.values.append(value.hex())
         return "?"
 
     def keys(self, values: Iterable[Key | tuple[Key, ...]]) -> str:
@@ -264,11 +278,18 @@ class Writer:
     def keys(self, key_filter: KeyFilter) -> str:
         """Write a key list. A key that no stored value can equal is left out."""
         columns = [self._table.column(part.column) for part in key_filter.columns]
-        names, reads, converted = [], [], []
+        names, reads = [], []
+        converted: list[Iterable[Key | None]] = []
         for column, part in zip(columns, key_filter.columns, strict=True):
             type_ = base_type(part.type)
             if not accepts_keys(column, type_):
                 raise ValueError(f"keys of type {type_} are not compared with {column.type}")
+            if part.hmac is not None:
+                secret = self._parameters.secret(part.hmac)
+                names.append(f"oar_hmac({secret}, {self.name(column)})")
+                reads.append(PLAIN)
+                converted.append(map(bytes.hex, part.keys))
+                continue
             doubled = type_ in FLOATS and column.type != "double precision"
             names.append(_as_double(self.compared(column)) if doubled else self.compared(column))
             convert, read = conversion(column, type_)
