@@ -147,13 +147,15 @@ class Fault:
 class Report:
     """What verifying found. ``heads`` are the last entries of the writers, to compare with later.
 
-    ``faults`` are at most :data:`MOST_FAULTS`; ``found`` counts all.
+    ``faults`` are at most :data:`MOST_FAULTS`; ``found`` counts all. ``open`` are the writers whose
+    last entry does not close their chain: they run, were killed, or entries were cut off behind it.
     """
 
     entries: int = 0
     faults: list[Fault] = field(default_factory=list)
     found: int = 0
     heads: dict[uuid.UUID, Head] = field(default_factory=dict)
+    open: list[uuid.UUID] = field(default_factory=list)
 
     @property
     def sound(self) -> bool:
@@ -241,6 +243,8 @@ class Verification:
         """Return what is wrong, once all entries were taken."""
         for writer, chain in self._chains.items():
             self._report.heads[writer] = Head(writer, chain.number, chain.hash)
+            if not chain.closed:
+                self._report.open.append(writer)
         for writer, number, text in _missing_ends(self._chains, self._named):
             self._report.fault(writer, number, "cut off", text)
         return self._report
@@ -256,6 +260,10 @@ class _Checked:
         self._begun = False
         self.number = 0
         self.hash = NOTHING
+        self.closed = False
+        """Whether nothing more is to come, as far as the entries themselves say."""
+        # What is taken over from former tables nobody closes.
+        self._taken_over = False
 
     def take(self, entry: Entry) -> Iterator[tuple[str, str]]:
         """Check the next entry; yields kinds and texts of what is wrong."""
@@ -288,6 +296,8 @@ class _Checked:
         try:
             body = json.loads(entry.body)
             place = (body["writer"], body["number"])
+            self._taken_over = self._taken_over or body["kind"] == "before"
+            self.closed = self._taken_over or body["kind"] == "close"
         except (KeyError, TypeError, ValueError, RecursionError):
             yield "changed", "the body is not one that a writer writes"
             return

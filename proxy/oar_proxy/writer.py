@@ -391,7 +391,7 @@ class Writer:
             " WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"
         )
         await connection.execute(_ENDED, (name,))
-        await connection.execute("SELECT pg_advisory_lock(%s)", (_lock_key(self._chain.writer),))
+        await connection.execute("SELECT pg_advisory_lock(%s)", (lock_key(self._chain.writer),))
         try:
             await self._resume(connection)
         except _ChainLost:
@@ -434,7 +434,7 @@ class Writer:
         self._chain = Chain(uuid.uuid4())
         self._durable = self._chain.head
         self._unflushed, self._to_name = [], []
-        await connection.execute("SELECT pg_advisory_lock(%s)", (_lock_key(self._chain.writer),))
+        await connection.execute("SELECT pg_advisory_lock(%s)", (lock_key(self._chain.writer),))
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -520,5 +520,6 @@ async def _complete(connection: Connection, file: LedgerFile) -> None:
             await asyncio.to_thread(file.append, [Entry(*row) for row in rows])
 
 
-def _lock_key(writer: uuid.UUID) -> int:
+def lock_key(writer: uuid.UUID) -> int:
+    """Return the number of the advisory lock that a writer holds in the hub while it runs."""
     return int.from_bytes(writer.bytes[:8], signed=True)

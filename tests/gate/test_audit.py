@@ -257,6 +257,43 @@ def test_the_very_last_entries_are_missed_by_whoever_kept_the_heads(book):
     assert "heads.json" in fault["text"]
 
 
+def test_heads_are_printed_to_be_kept_and_held_against_later(book):
+    kept = json.loads(book.run("heads", "--config", "oar.yaml"))
+    assert kept["heads"] == book.verify()["heads"]
+    lines = book.run("heads", "--config", "oar.yaml", "--format", "text").splitlines()
+    assert [line.split()[0] for line in lines] == [head["writer"] for head in kept["heads"]]
+    (book.directory / "heads.json").write_text(json.dumps(kept))
+
+    async def write():
+        async with Ledger(book.conninfo) as one:
+            await answer(one)
+
+    asyncio.run(write())
+    # More has come, and what was there is there.
+    book.verify("--heads", "heads.json")
+    close = next(e for e in book.entries() if str(e.writer) == kept["heads"][0]["writer"])
+    book.tamper(f"DELETE FROM oar_internal.entries WHERE writer = '{close.writer}'")
+    faults = book.verify("--heads", "heads.json", sound=False)["faults"]
+    assert any("heads.json" in fault["text"] for fault in faults)
+
+
+def test_a_chain_that_nobody_closed_and_nobody_writes_is_said(book):
+    assert book.verify()["open"] == []
+    last = book.entries()[-1]
+    assert json.loads(last.body)["kind"] == "close"
+    book.tamper(f"DELETE FROM oar_internal.entries WHERE {at(last)}")
+    assert book.verify()["open"] == [str(last.writer)]
+    told = f"writer {last.writer} ends with entry {last.number - 1}, which does not close its chain"
+    assert told in book.run("verify", "--config", "oar.yaml")
+
+    async def while_it_runs():
+        async with Ledger(book.conninfo) as one:
+            await answer(one)
+            return await asyncio.to_thread(book.verify)
+
+    assert asyncio.run(while_it_runs())["open"] == [str(last.writer)]
+
+
 # --- a file ---------------------------------------------------------------------------------------
 
 
@@ -594,7 +631,14 @@ def test_the_commands_of_the_governance_page_work(book):
     page = (Path(__file__).parents[2] / "docs" / "governance.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     lines = [line for line in "".join(blocks).splitlines() if line.startswith("oar audit")]
-    assert {line.split()[2] for line in lines} == {"verify", "tail", "show", "export", "prune"}
+    assert {line.split()[2] for line in lines} == {
+        "verify",
+        "heads",
+        "tail",
+        "show",
+        "export",
+        "prune",
+    }
     ask = json.loads(book.first("ask").body)["ask"]
     for line in lines:
         command, _, target = line.replace(str(uuid.UUID(int=0)), ask).partition(" > ")

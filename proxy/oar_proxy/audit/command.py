@@ -77,8 +77,26 @@ def _print_reports(reports: dict[str, Report], form: Format) -> None:
             )
         if report.found > len(report.faults):
             typer.echo(f"{name}: {report.found - len(report.faults)} more faults")
+        for writer in report.open:
+            last = report.heads[writer].number
+            typer.echo(
+                f"{name}: writer {writer} ends with entry {last}, which does not close its chain"
+            )
         state = "sound" if report.sound else f"{report.found} faults"
         typer.echo(f"{name}: {report.entries} entries of {len(report.heads)} writers: {state}")
+
+
+@audit.command("heads")
+def heads(config: Config, form: FormatOption = Format.json) -> None:
+    """Print the last entry of each writer, to keep where nobody who writes the hub can write."""
+    from oar_proxy.audit import reading
+
+    found = on_hub(config, reading.heads)
+    if form is Format.json:
+        print_json({"heads": [head.named() for head in found]})
+        return
+    for head in found:
+        typer.echo(f"{head.writer} {head.number} {head.hash.hex()}")
 
 
 @audit.command("tail")

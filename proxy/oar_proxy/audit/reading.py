@@ -12,7 +12,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.rows import TupleRow
 
-from oar_proxy.chain import Body, Entry
+from oar_proxy.chain import Body, Entry, Head
 from oar_proxy.writer import HEADS
 
 Connection = psycopg.AsyncConnection[TupleRow]
@@ -35,12 +35,13 @@ async def last(connection: Connection, count: int) -> list[Entry]:
 async def follow(connection: Connection, count: int) -> AsyncIterator[Entry]:
     """Yield the last entries and then, for ever, those that are written."""
     # By writer, whose entries become visible in order: the hub's own numbers do not.
-    seen = {writer: number for writer, number, _ in await _heads(connection)}
+    seen = {head.writer: head.number for head in await heads(connection)}
     for entry in await last(connection, count):
         if entry.number <= seen.get(entry.writer, 0):
             yield entry
     while True:
-        for writer, number, _ in await _heads(connection):
+        for head in await heads(connection):
+            writer, number = head.writer, head.number
             if number > seen.get(writer, 0):
                 cursor = await connection.execute(
                     "SELECT writer, number, body, hash FROM oar_internal.entries"
@@ -127,6 +128,7 @@ def read(entry: Entry) -> dict[str, Any]:
     return body
 
 
-async def _heads(connection: Connection) -> list[tuple[uuid.UUID, int, bytes]]:
+async def heads(connection: Connection) -> list[Head]:
+    """Return the last entry of each writer."""
     cursor = await connection.execute(HEADS)
-    return [(writer, number, hash_) for writer, number, hash_ in await cursor.fetchall()]
+    return [Head(*row) for row in await cursor.fetchall()]

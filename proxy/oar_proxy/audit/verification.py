@@ -8,18 +8,27 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg.rows import TupleRow
 
 from oar_proxy.chain import NAMING, Entry, Head, Named, Report, Verification
 from oar_proxy.commandline import Refused
+from oar_proxy.writer import lock_key
 
 _COLUMNS: Final = ("at", "kind", "ask", "step", "principal")
 """What the table repeats of a body, in the order that it is selected in."""
 
 _FETCHED: Final = 2000
+
+_RUNNING: Final[LiteralString] = """
+SELECT (classid::bigint << 32) | objid::bigint
+FROM pg_catalog.pg_locks
+WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+  AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+"""
+"""The locks that writers hold while they run."""
 
 NOWHERE: Final = uuid.UUID(int=0)
 """The writer of a fault that is of none: a line that is no entry."""
@@ -30,7 +39,8 @@ async def verify_hub(
 ) -> Report:
     """Check all chains in a hub, as they are at one moment.
 
-    ``expected`` are entries that have to be there, each with who says so.
+    ``expected`` are entries that have to be there, each with who says so. Chains that a running
+    proxy holds are not ``open``.
     """
     named = Named()
     for head, by in expected:
@@ -41,7 +51,10 @@ async def verify_hub(
         verification = Verification(named)
         async for entry, columns in _stored(connection):
             verification.take(entry, _difference(entry, columns))
-    return verification.report()
+        report = verification.report()
+        running = {key for (key,) in await (await connection.execute(_RUNNING)).fetchall()}
+    report.open = [writer for writer in report.open if lock_key(writer) not in running]
+    return report
 
 
 def verify_file(path: Path, expected: Iterable[tuple[Head, str]] = ()) -> Report:
@@ -88,6 +101,7 @@ def as_json(report: Report) -> dict[str, Any]:
             }
             for fault in report.faults
         ],
+        "open": [str(writer) for writer in report.open],
         "heads": [head.named() for head in report.heads.values()],
     }
 
