@@ -817,23 +817,25 @@ def test_gives_up_waiting_for_a_connection_at_the_deadline(catalog_owner):
     assert use(catalog_owner, ask, {"pool_size": "1"}) is OwnerErrorKind.TIMEOUT
 
 
-async def hang_up(adapter, query, connection):
+async def hang_up(adapter, query, connection, noticed_after):
     async with adapter.snapshot(10) as snapshot:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE application_name = 'oar' AND datname = current_database()"
         )
+        await asyncio.sleep(noticed_after)
         with pytest.raises(OwnerError) as caught:
             await anext(aiter(snapshot.run(query)))
     return caught.value
 
 
-def test_recovers_when_the_owner_hangs_up(catalog_owner, postgres_owner):
+@pytest.mark.parametrize("noticed_after", [0, 0.3], ids=["while asking", "before"])
+def test_recovers_when_the_owner_hangs_up(catalog_owner, postgres_owner, noticed_after):
     async def ask(adapter, tables):
         table = tables["keyed"]
         query = Authorized(Scan(table, table.columns[:1]), 1)
         with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
-            error = await hang_up(adapter, query, connection)
+            error = await hang_up(adapter, query, connection, noticed_after)
         found = await rows_of(adapter, query.query)
         return error.kind, len(found)
 

@@ -84,14 +84,19 @@ class Transactions:
                 pool = await self._open_pool()
                 connection = await pool.acquire(timeout=seconds)
             try:
+                # The pool's wrapper is empty as soon as the owner closes the connection, and then
+                # fails in ways of its own; what is in it says what happened.
+                wrapped: Connection | None = connection._con
                 try:
                     with translated("opening a snapshot"):
-                        await connection.execute(_begin(seconds, moment), timeout=left(deadline))
+                        if wrapped is None:
+                            raise asyncpg.ConnectionDoesNotExistError
+                        await wrapped.execute(_begin(seconds, moment), timeout=left(deadline))
                 except BaseException:
                     # There is nothing to roll back; an owner that hangs would not answer that.
                     _hang_up(connection)
                     raise
-                yield connection, deadline
+                yield wrapped, deadline
             finally:
                 await _end(pool, connection)
         finally:
