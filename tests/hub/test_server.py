@@ -300,6 +300,26 @@ def test_a_start_that_is_cancelled_leaves_nothing_running(fresh):
         assert query(address, "SELECT 1") == (1,)
 
 
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_a_server_that_ends_is_started_again_at_the_same_address(fresh, ending):
+    def answers(address, before):
+        with contextlib.suppress(psycopg.OperationalError, FileNotFoundError):
+            return postmaster_pid(fresh) != before and query(address, "SELECT 1") == (1,)
+        return False
+
+    async def survive():
+        async with embedded_hub(fresh) as address:
+            for _ in range(2):
+                first = postmaster_pid(fresh)
+                os.kill(first, ending)
+                async with asyncio.timeout(30):
+                    while not await asyncio.to_thread(answers, address, first):  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+
+    asyncio.run(survive())
+    assert running_hub(fresh) is None
+
+
 def test_a_directory_that_cannot_be_made_is_refused(place):
     (place / "file").write_text("")
     with pytest.raises(HubError, match=r"hub directory .*file"):

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Final
 
 import psycopg.conninfo
+import structlog
 
 from oar_proxy.hub.address import HubAddress, HubError
 from oar_proxy.hub.binaries import ServerBinaries, copy_binaries, find_binaries
@@ -46,6 +47,9 @@ SERVER_ACCOUNT: Final = "oar-hub"
 PORT: Final = 5432
 """Only names the socket file; the server listens on no network address."""
 
+_CONNECTIONS: Final = 200
+"""Where nobody says how many clients there will be."""
+
 _SOCKET_PATH_LIMIT: Final = 103
 """Bytes of a socket's path: 107 on Linux, 103 on macOS and the BSDs."""
 
@@ -57,6 +61,12 @@ _START_SECONDS: Final = 600
 """Recovery after a crash replays the log since the last checkpoint before the server is ready."""
 
 _STOP_SECONDS: Final = 60
+
+_LOOK_SECONDS: Final = 0.5
+"""Between two looks whether the server is there: two files of a few bytes are read."""
+
+_AGAIN_SECONDS: Final = 5.0
+"""Between two attempts to start one that does not start."""
 
 _ORPHAN_SECONDS: Final = 5
 """What the backends of a killed server get to end by themselves."""
@@ -81,6 +91,8 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "log_rotation_size": "0",
 }
 
+_log = structlog.get_logger("oar.hub")
+
 _HBA: Final = "# Written by oar: the socket is the only way in, with a password.\n" + (
     "local all all scram-sha-256\n"
 )
@@ -88,7 +100,7 @@ _HBA: Final = "# Written by oar: the socket is the only way in, with a password.
 
 @asynccontextmanager
 async def embedded_hub(settings: HubSettings) -> AsyncIterator[HubAddress]:
-    """Run the embedded server for the length of the block.
+    """Run the embedded server for the length of the block; one that ends is started again.
 
     Raises :class:`HubError` when the directory is in use, or the server cannot be started.
     """
@@ -102,10 +114,33 @@ async def embedded_hub(settings: HubSettings) -> AsyncIterator[HubAddress]:
             await starting
             await asyncio.to_thread(server.stop)
         raise
+    watching = asyncio.create_task(_keep_running(server), name="hub")
     try:
         yield address
     finally:
+        watching.cancel()
+        await asyncio.wait((watching,))
         await asyncio.shield(asyncio.to_thread(server.stop))
+
+
+async def _keep_running(server: EmbeddedServer) -> None:
+    """Start the server again whenever it has ended: killed, or for want of memory."""
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        if server.running() is not None:
+            continue
+        _log.error("the hub has ended and is started again")
+        starting = asyncio.ensure_future(asyncio.to_thread(server.restart))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait((starting,))  # the thread cannot be interrupted
+            raise
+        except HubError as error:
+            _log.error("the hub does not start", reason=error.message)
+            await asyncio.sleep(_AGAIN_SECONDS)
+        else:
+            _log.warning("the hub runs again")
 
 
 def running_hub(settings: HubSettings) -> HubAddress | None:
@@ -133,6 +168,7 @@ class EmbeddedServer:
         self._log = self._directory / "log"
         self._password_file = self._directory / "admin-password"
         self._lock: int | None = None
+        self._sockets: Path | None = None
         self._account: _Account | None = None
         self._binaries: ServerBinaries | None = None
 
@@ -162,6 +198,17 @@ class EmbeddedServer:
         finally:
             self._release()
 
+    def restart(self) -> None:
+        """Start a server again that has ended, at the same address. Raises :class:`HubError`."""
+        assert self._sockets is not None, "it was never started"
+        try:
+            self._clear_away()
+            for left in self._sockets.iterdir():
+                left.unlink()
+            self._launch(self._sockets)
+        except OSError as error:
+            raise HubError(f"hub directory {self._directory}: {error}") from error
+
     def running(self) -> HubAddress | None:
         """Return the address of a server that runs over the directory, whoever started it."""
         postmaster = _read_postmaster(self._pgdata)
@@ -178,9 +225,9 @@ class EmbeddedServer:
         if not self._pgdata.exists():
             self._initialise()
         self._clear_away()
-        socket_directory = self._socket_directory()
-        self._launch(socket_directory)
-        return self._address(str(socket_directory))
+        self._sockets = self._socket_directory()
+        self._launch(self._sockets)
+        return self._address(str(self._sockets))
 
     # --- the OS user ------------------------------------------------------------------------
 
@@ -361,7 +408,7 @@ class EmbeddedServer:
             "port": str(PORT),
             "unix_socket_directories": f'"{socket}"',
             "unix_socket_permissions": "0700",
-            "max_connections": str(self._settings.max_connections),
+            "max_connections": str(self._settings.max_connections or _CONNECTIONS),
         }
         options = [part for name, value in required.items() for part in ("-c", f"{name}={value}")]
         self._program(
