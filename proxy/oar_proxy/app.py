@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -15,6 +16,8 @@ import psycopg
 import structlog
 from oar_adapters.interface import Adapter, OwnerError, OwnerSchema
 from oar_adapters.registry import open_adapter
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
 from psycopg_pool import PoolTimeout
 
 from oar_proxy import ledger as ledgers
@@ -40,7 +43,13 @@ from oar_proxy.protocols.answering import ProtocolAnswers
 from oar_proxy.protocols.owners import OwnerQueries
 from oar_proxy.publishing import publication
 from oar_proxy.server import FrontDoor, KeysOf
-from oar_proxy.settings import ConfigurationError, DrafterSettings, LedgerSettings, Settings
+from oar_proxy.settings import (
+    ConfigurationError,
+    DrafterSettings,
+    HubSettings,
+    LedgerSettings,
+    Settings,
+)
 from oar_proxy.tls import open_certificate
 from oar_proxy.verified.answers import VerifiedAnswers, configured_answers
 from oar_proxy.verified.publication import publish_answers
@@ -49,6 +58,10 @@ from oar_proxy.wire.scram import Keys, decode_verifier
 log = structlog.get_logger(__name__)
 
 Progress = Callable[[str], None]
+
+OWN_CONNECTIONS: Final = 40
+"""To the hub, beside those of clients: at most 25 of the proxy's pools, 3 that PostgreSQL keeps
+for superusers, and some of commands that are run meanwhile. As many to owners, about."""
 
 VIEWS_REFRESH: Final = 5.0
 """Seconds between two looks at the hub's own views: until then the guard refuses a new one."""
@@ -135,9 +148,10 @@ async def open_application(
         for adapter in adapters.values():
             stack.push_async_callback(adapter.close)
         report("starting the hub")
-        address = await stack.enter_async_context(open_hub(settings.hub))
+        address = await stack.enter_async_context(open_hub(_sized(settings)))
         admin = await stack.enter_async_context(admin_pool(address))
         async with admin.connection() as connection:
+            await _check_room(connection, settings.listen.max_clients)
             await ledgers.install(connection)
             await inforce.install(connection)
         await inforce.record(admin, inforce.proxy_name(settings.listen), policies)
@@ -363,6 +377,44 @@ async def user_keys(admin: AdminPool) -> KeysOf | None:
         return decode_verifier(verifier)
 
     return keys_of
+
+
+def _sized(settings: Settings) -> HubSettings:
+    """Have the embedded hub allow what clients and the proxy need, where nothing else is said."""
+    hub = settings.hub
+    if hub.max_connections is not None:
+        return hub
+    most = settings.listen.max_clients + OWN_CONNECTIONS
+    return hub.model_copy(update={"max_connections": most})
+
+
+async def _check_room(connection: AsyncConnection[TupleRow], clients: int) -> None:
+    """Warn where the hub, or the operating system, allows fewer connections than configured."""
+    cursor = await connection.execute("SHOW max_connections")
+    ((hub,),) = await cursor.fetchall()
+    needed = clients + OWN_CONNECTIONS
+    if int(hub) < needed:
+        log.warning(
+            "the hub allows fewer connections than listen.max_clients needs",
+            hub=int(hub),
+            needed=needed,
+        )
+    files = _allow_files(2 * needed)
+    if files < 2 * needed:
+        log.warning(
+            "the operating system allows fewer open files than listen.max_clients needs",
+            allowed=files,
+            needed=2 * needed,
+        )
+
+
+def _allow_files(wanted: int) -> int:
+    """Raise the process's own limit of open files as far as it may; return what it is then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft
 
 
 @asynccontextmanager

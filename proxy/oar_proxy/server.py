@@ -200,7 +200,11 @@ class FrontDoor:
                 await self._cancel(request)
             case StartupMessage() as message:
                 if full:
-                    raise TooManyConnections("sorry, too many clients already")
+                    raise TooManyConnections(
+                        "sorry, too many clients already",
+                        detail=f"limit: listen.max_clients, {self._listen.max_clients}",
+                        hint="try again when others have left, or raise listen.max_clients",
+                    )
                 end_point = None if served is None else served.end_point
                 await self._authenticate(side, message, end_point)
             case _:

@@ -89,7 +89,8 @@ class HubSettings(_Section):
     data_dir: Path = Path("oar-data/hub")
     dsn: SecretStr | None = None
     database: str = "oar"
-    max_connections: Annotated[int, Field(ge=10, le=10000)] = 200
+    max_connections: Annotated[int | None, Field(ge=10, le=10000)] = None
+    """Of the embedded one. None: as many as clients and the proxy itself need."""
 
 
 class LedgerSettings(_Section):
