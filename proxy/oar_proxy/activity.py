@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import structlog
 
 from oar_proxy.errors import InternalError, OarError, QueryCanceled
 from oar_proxy.federation import HubRejected
+from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.hublink import HubChannel
 from oar_proxy.replies import ABORTED_TRANSACTION, Chunk, Failure
 from oar_proxy.wire import messages
@@ -21,6 +23,10 @@ T = TypeVar("T")
 _FAILING: Final = b"SELECT $0"
 """Fails in parse analysis on every hub ("there is no parameter $0"): after the check for an
 aborted transaction, whose own error has to win, and without needing any object."""
+
+_LONG: Final = 0.5
+"""Seconds after which the hub's session waits for what is asked elsewhere: a round trip to begin
+that, and two to end it, are a hundredth of that then."""
 
 _log = structlog.get_logger("oar.statement")
 
@@ -48,14 +54,20 @@ class LogLine:
 
 
 class Activity:
-    """What runs for a session's client. ``pid`` is what the client knows the session by."""
+    """What runs for a session's client. ``pid`` is what the client knows the session by.
 
-    def __init__(self, channel: HubChannel) -> None:
+    With ``sentinels`` the hub's session waits for what takes long, and hears what it is told by
+    ``pg_cancel_backend`` meanwhile.
+    """
+
+    def __init__(self, channel: HubChannel, sentinels: Sentinels | None = None) -> None:
         self._channel = channel
+        self._sentinels = sentinels
         self._conversation = channel.conversation
         self._asking = False
         self._inner: asyncio.Task[Any] | None = None
         self._cancelled = False
+        self._stopped = False
         self.pid = 0
 
     def cancel(self) -> bool:
@@ -75,8 +87,11 @@ class Activity:
         if self._cancelled:
             self._inner.cancel()
         try:
-            answer: T = await self._inner
+            async with self._waited_for(self._inner):
+                answer: T = await self._inner
         except asyncio.CancelledError:
+            if self._stopped:
+                raise HubRejected(b"") from None
             if not self._cancelled:
                 raise
             raise _cancelled() from None
@@ -85,6 +100,50 @@ class Activity:
         if self._conversation.withheld is not None:
             raise HubRejected(b"")
         return answer
+
+    @asynccontextmanager
+    async def _waited_for(self, work: asyncio.Task[Any]) -> AsyncIterator[None]:
+        """Have the hub's session wait for work that takes long."""
+        if self._sentinels is None:
+            yield
+            return
+        over = asyncio.Event()
+        waiting: list[asyncio.Task[None]] = []
+
+        def begin() -> None:
+            waiting.append(loop.create_task(self._wait(work, over, sentinels)))
+
+        loop, sentinels = asyncio.get_running_loop(), self._sentinels
+        timer = loop.call_later(_LONG, begin)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            over.set()
+            if waiting:
+                # Until the hub is free again: what it was told meanwhile is for this statement.
+                await asyncio.wait(waiting)
+
+    async def _wait(
+        self, work: asyncio.Task[Any], over: asyncio.Event, sentinels: Sentinels
+    ) -> None:
+        """Keep the hub's session waiting, but for what the work itself asks of it."""
+        while not over.is_set():
+            if self._conversation.idle and not self._conversation.skipping:
+                key = await sentinels.lock()
+                if key is None:
+                    return
+                if over.is_set() or not self._conversation.idle:
+                    await sentinels.unlock(key)
+                    continue
+                try:
+                    await self._channel.wait_at(key, over, sentinels.unlock)
+                except HubRejected:
+                    self._stopped = True
+                    work.cancel()
+                    return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), _LONG)
 
     def go(self) -> None:
         """From here on the hub works for the client: a CancelRequest is for the hub."""
@@ -101,7 +160,7 @@ class Activity:
 
     def begin(self, protocol: str) -> LogLine:
         """Start work for the client that a CancelRequest may end."""
-        self._asking, self._cancelled = True, False
+        self._asking, self._cancelled, self._stopped = True, False, False
         return LogLine(protocol, self.pid)
 
     def end(self) -> None:

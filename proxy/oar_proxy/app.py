@@ -35,6 +35,7 @@ from oar_proxy.hub.address import HubAddress, HubError
 from oar_proxy.hub.defaults import set_defaults
 from oar_proxy.hub.planner import Planner
 from oar_proxy.hub.publication import publish, publishing
+from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.hub.users import may_read_verifiers, password_verifier
 from oar_proxy.inspection import configured_policies
 from oar_proxy.ledger import Ledger
@@ -205,6 +206,7 @@ async def open_application(
         keys = await user_keys(admin)
         if certificate is not None and keys is None:
             log.warning("no channel binding: the hub's role may not read its users' verifiers")
+        sentinels = await stack.enter_async_context(Sentinels(address))
         door = FrontDoor(
             settings.listen,
             _hub_socket(address),
@@ -212,6 +214,7 @@ async def open_application(
             address.database,
             certificate=certificate,
             keys=keys,
+            sentinels=sentinels,
         )
         port = await door.start()
         stack.push_async_callback(door.stop)

@@ -28,6 +28,7 @@ from oar_proxy.federation import (
     Piece,
     Prepared,
 )
+from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.hublink import SUCCEEDED, HubChannel, SessionLink, Step
 from oar_proxy.replies import Answer, Flow, Noted
 from oar_proxy.sessionstate import SessionState
@@ -104,14 +105,19 @@ class Federated:
     """
 
     def __init__(
-        self, federation: Federation, channel: HubChannel, *, federates: bool = True
+        self,
+        federation: Federation,
+        channel: HubChannel,
+        *,
+        federates: bool = True,
+        sentinels: Sentinels | None = None,
     ) -> None:
         """``federates``: the session is one of the database that has the published tables."""
         self._federation = federation
         self._federates = federates
         self._channel = channel
         self._conversation = channel.conversation
-        self.activity = Activity(channel)
+        self.activity = Activity(channel, sentinels)
         self._name = channel.statement_name
         self._statements: dict[bytes, _Statement] = {}
         self._portals: dict[bytes, _Portal] = {}

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from oar_adapters.interface import Cell
 
 from oar_proxy.federation import HubRejected, Parameter
+from oar_proxy.hub.sentinel import WAIT
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, Kind
@@ -22,6 +23,7 @@ SENT_AT_ONCE: Final = 64 * 1024
 """Bytes of a message that are written before it is asked whether the hub keeps up."""
 
 _TEXT_OID: Final = 25
+_INT8_OID: Final = 20
 
 _PORTAL: Final = (
     f"SELECT c.statement, {SESSION_STATE}"
@@ -54,6 +56,7 @@ class HubChannel:
         self._to_hub = to_hub
         self._to_client = to_client
         self._unsent: list[bytes] = []
+        self._wanted: asyncio.Event | None = None
         # Differs from session to session: the hub may be reached through another proxy.
         private = f"oar:{secrets.token_hex(4)}:".encode()
         self.question_name = private + b"question"
@@ -61,6 +64,8 @@ class HubChannel:
 
     def request(self, expected: Expected, *parts: bytes) -> None:
         """Send one message that the hub answers, together with others of this moment."""
+        if self._wanted is not None:
+            self._wanted.set()
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self.send)
         self._unsent += parts
@@ -81,6 +86,39 @@ class HubChannel:
                 self.send()
                 await self._hub_room()
         asyncio.get_running_loop().call_soon(self.send)
+
+    async def wait_at(
+        self, key: int, over: asyncio.Event, unlock: Callable[[int], Awaitable[None]]
+    ) -> None:
+        """Have the session wait for a lock that the proxy holds, until ``over`` is set.
+
+        Or until anything is requested of the hub. Raises :class:`HubRejected` when the session
+        was told to stop meanwhile. The lock is let go of on every path.
+        """
+        waiting = _Exchange(None)
+        waiting.answered.add_done_callback(_seen)
+        name, parameters = self.question_name, [Parameter(_INT8_OID, 0, b"%d" % key)]
+        for kind, parts in (
+            (Kind.CLOSE, (messages.encode_close(b"S", name),)),
+            (Kind.PARSE, (messages.encode_parse(name, WAIT.encode(), [_INT8_OID]),)),
+            (Kind.BIND, messages.encode_bind(name, name, parameters)),
+            (Kind.EXECUTE, (messages.encode_execute(name),)),
+            (Kind.CLOSE, (messages.encode_close(b"P", name),)),
+        ):
+            self.request(_Aside(kind, waiting), *parts)
+        self.request(_Aside(Kind.CLOSE, waiting, last=True), messages.encode_close(b"S", name))
+        self.flush()
+        self._wanted = asyncio.Event()
+        until: set[asyncio.Future[Any]] = {waiting.answered}
+        until.update(asyncio.ensure_future(event.wait()) for event in (over, self._wanted))
+        try:
+            await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._wanted = None
+            for each in until - {waiting.answered}:
+                each.cancel()
+            await unlock(key)
+        await waiting.answered
 
     def hold(self, task: asyncio.Task[None]) -> None:
         """Have the client's next statement wait for a task."""
@@ -244,6 +282,19 @@ class _Question(Expected):
     def skipped(self) -> bytes | None:
         self._exchange.reject(b"")
         return None
+
+
+class _Aside(_Question):
+    """A request that the client's notices do not wait for."""
+
+    __slots__ = ()
+    aside = True
+
+
+def _seen(answered: asyncio.Future[None]) -> None:
+    """Take note of a failure that nobody waits for any more."""
+    if not answered.cancelled():
+        answered.exception()
 
 
 class SessionLink:

@@ -27,6 +27,7 @@ from oar_proxy.errors import (
     TooManyConnections,
 )
 from oar_proxy.federation import Federation
+from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.session import LINGER, HubSide, Session
 from oar_proxy.settings import Listen
 from oar_proxy.tls import Certificate
@@ -69,6 +70,7 @@ class FrontDoor:
         *,
         certificate: Certificate | None = None,
         keys: KeysOf | None = None,
+        sentinels: Sentinels | None = None,
     ) -> None:
         """Take ``keys``, which looks up a user's; without it no channel binding is offered.
 
@@ -81,6 +83,7 @@ class FrontDoor:
         self._database = database.encode()
         self._tls = certificate
         self._keys_of = keys
+        self._sentinels = sentinels
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._connections: set[asyncio.Task[None]] = set()
@@ -255,6 +258,7 @@ class FrontDoor:
             cancel_hub=self._cancel_hub,
             on_key=on_key,
             federates=message.database == self._database,
+            sentinels=self._sentinels,
         )
         try:
             hub = await self._connect(session)

@@ -23,6 +23,7 @@ from oar_proxy.errors import (
 )
 from oar_proxy.federated import Federated
 from oar_proxy.federation import Federation
+from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.hublink import HubChannel
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, HubConfused, Kind
@@ -59,6 +60,7 @@ class Session:
         cancel_hub: Callable[[int, bytes], Coroutine[Any, Any, None]],
         on_key: Callable[[int, bytes], None],
         federates: bool = True,
+        sentinels: Sentinels | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.authenticated: asyncio.Future[None] = loop.create_future()
@@ -78,7 +80,9 @@ class Session:
             self._hub_room.wait,
             self._settled,
         )
-        self._federated = Federated(federation, self._channel, federates=federates)
+        self._federated = Federated(
+            federation, self._channel, federates=federates, sentinels=sentinels
+        )
         self.requests = Requests(
             self.conversation,
             self._federated,

@@ -17,7 +17,7 @@ from psycopg.rows import TupleRow
 from oar_proxy.hub.address import HubError
 from oar_proxy.hub.binaries import OLDEST_MAJOR
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Grows with every change below; a hub of a lower version is brought up to it at start."""
 
 CLIENT_ROLE: Final = "oar_client"
@@ -109,6 +109,16 @@ BEGIN
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace)::pg_catalog.text;
 END $body$;
 
+-- Waits until the proxy has what it asks elsewhere for the session; see hub/sentinel.py. How long
+-- that may take is the proxy's business, and the session's statement_timeout.
+CREATE OR REPLACE FUNCTION oar_internal.wait_for_proxy(key bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET lock_timeout = 0 AS $body$
+BEGIN
+    PERFORM pg_catalog.pg_advisory_lock_shared(key);
+    PERFORM pg_catalog.pg_advisory_unlock_shared(key);
+END $body$;
+
 CREATE OR REPLACE FUNCTION public.oar_ask(question text)
 RETURNS SETOF record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $body$
 BEGIN
@@ -141,11 +151,11 @@ COMMENT ON FUNCTION public.oar_explain(text) IS
 
 REVOKE ALL ON FUNCTION oar_internal.guard(text, text), oar_internal.any_row(),
     oar_internal.any_table(), oar_internal.named(text[]),
-    oar_internal.view_definition(oid), public.oar_ask(text), public.oar_ask_json(text),
-    public.oar_explain(text) FROM PUBLIC;
+    oar_internal.view_definition(oid), oar_internal.wait_for_proxy(bigint),
+    public.oar_ask(text), public.oar_ask_json(text), public.oar_explain(text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION oar_internal.guard(text, text), oar_internal.view_definition(oid),
-    oar_internal.named(text[]), public.oar_ask(text), public.oar_ask_json(text),
-    public.oar_explain(text) TO oar_client;
+    oar_internal.named(text[]), oar_internal.wait_for_proxy(bigint), public.oar_ask(text),
+    public.oar_ask_json(text), public.oar_explain(text) TO oar_client;
 GRANT EXECUTE ON FUNCTION oar_internal.any_row(), oar_internal.any_table() TO oar_planner;
 """
 

@@ -76,6 +76,8 @@ class Expected:
 
     __slots__ = ("kind", "plain")
     passes = True
+    aside = False
+    """The client gets what is interjected before this is answered: it waits for nothing of ours."""
     routine = True
     """No hook does anything: true of this class, false of every subclass."""
 
@@ -206,7 +208,7 @@ class Conversation:
 
     def interject(self, content: bytes) -> bytes:
         """Place bytes for the client behind all awaited answers; return them if that is now."""
-        if not self._queue:
+        if all(expected.aside for expected in self._queue):
             return content
         self._queue.append(Interjection(content))
         return b""

@@ -1,0 +1,71 @@
+"""Locks at which sessions of the hub wait while their statement is worked on elsewhere.
+
+PostgreSQL lets a cancel fall that comes while a session has nothing to do (``pg_cancel_backend``
+then says true, and nothing happens). A session whose owners are being asked has nothing to do. So
+it is given something: it waits for an advisory lock that the proxy holds, and hears what it is
+told. It works in read-only transactions and on a standby, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import suppress
+from typing import Any, Final, Self
+
+import psycopg
+import structlog
+
+from oar_proxy.hub.address import HubAddress
+
+WAIT: Final = "SELECT oar_internal.wait_for_proxy($1)"
+"""What a session runs to wait for the lock, whose key is its parameter."""
+
+_SECONDS: Final = 5.0
+"""A lock that cannot be had by then is done without."""
+
+_log = structlog.get_logger("oar.hub")
+
+
+class Sentinels:
+    """The locks, all held by one connection of the proxy's own. An asynchronous context manager."""
+
+    def __init__(self, address: HubAddress) -> None:
+        self._conninfo = address.conninfo
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._turn = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._leave()
+
+    async def lock(self) -> int | None:
+        """Lock something new and return its key; None: the hub does not give it now."""
+        key = secrets.randbits(62)
+        return key if await self._do("SELECT pg_catalog.pg_advisory_lock(%s)", key) else None
+
+    async def unlock(self, key: int) -> None:
+        """Let go of whoever waits for this lock."""
+        if not await self._do("SELECT pg_catalog.pg_advisory_unlock(%s)", key):
+            await self._leave()  # the locks go with the connection
+
+    async def _do(self, statement: str, key: int) -> bool:
+        try:
+            async with asyncio.timeout(_SECONDS), self._turn:
+                if self._connection is None or self._connection.closed:
+                    self._connection = await psycopg.AsyncConnection.connect(
+                        self._conninfo, autocommit=True, application_name="oar sentinel"
+                    )
+                await self._connection.execute(statement.encode(), (key,))
+        except (psycopg.Error, OSError) as error:  # TimeoutError is one
+            _log.warning("no lock for a session to wait at", error=type(error).__name__)
+            return False
+        return True
+
+    async def _leave(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(psycopg.Error, OSError):
+                await connection.close()

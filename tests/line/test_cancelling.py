@@ -1,0 +1,120 @@
+"""A statement that is stopped, however and whatever it waits for: told once, nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+
+JOIN = "SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) WHERE b.s = 'p' ORDER BY 1, 2"
+ROWS = [(1, 100), (4, 100)]
+
+
+def blocked(owners):
+    """Statements at north that wait for a lock."""
+    with psycopg.connect(owners.north, autocommit=True) as watcher:
+        query = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND wait_event_type = 'Lock'"
+        )
+        return watcher.execute(query).fetchone()[0]
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - another process decides
+            await asyncio.sleep(0.02)
+
+
+class TestBySql:
+    """pg_cancel_backend and pg_terminate_backend from another session of the same user."""
+
+    async def stopped(self, line, owners, function, prepare=None, *, settled=1.2):
+        """Stop a join that waits for north; return what it failed with, and its connection."""
+        connection = await psycopg.AsyncConnection.connect(line.dsn, autocommit=True)
+        other = await psycopg.AsyncConnection.connect(line.dsn, autocommit=True)
+        if prepare is not None:
+            await connection.execute(prepare)
+        pid = connection.info.backend_pid
+        asking = asyncio.create_task(connection.execute(JOIN))
+        await until(lambda: blocked(owners) == 1)
+        await asyncio.sleep(settled)
+        found = await other.execute(f"SELECT {function}({pid})")
+        assert await found.fetchone() == (True,)
+        with pytest.raises(psycopg.Error) as caught:
+            async with asyncio.timeout(5):
+                await asking
+        await until(lambda: blocked(owners) == 0)
+        await other.close()
+        return caught.value, connection
+
+    @pytest.fixture
+    def locked(self, owners):
+        with psycopg.connect(owners.north) as locker:
+            locker.execute("LOCK TABLE a IN ACCESS EXCLUSIVE MODE")
+            yield locker
+
+    @pytest.mark.parametrize("setting", [None, "SET lock_timeout = '100ms'"])
+    def test_cancelled(self, line, owners, locked, setting):
+        async def cancel():
+            error, connection = await self.stopped(line, owners, "pg_cancel_backend", setting)
+            assert isinstance(error, psycopg.errors.QueryCanceled)
+            assert error.diag.message_primary == "canceling statement due to user request"
+            locked.rollback()
+            answer = await connection.execute(JOIN)
+            assert await answer.fetchall() == ROWS
+            await connection.close()
+
+        asyncio.run(cancel())
+
+    def test_cancelled_in_a_transaction(self, line, owners, locked):
+        async def cancel():
+            error, connection = await self.stopped(line, owners, "pg_cancel_backend", "BEGIN")
+            assert isinstance(error, psycopg.errors.QueryCanceled)
+            assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INERROR
+            with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+                await connection.execute("SELECT 1")
+            await connection.execute("ROLLBACK")
+            locked.rollback()
+            await connection.execute("BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ")
+            answer = await connection.execute(JOIN)
+            assert await answer.fetchall() == ROWS
+            await connection.close()
+
+        asyncio.run(cancel())
+
+    def test_terminated(self, line, owners, locked):
+        async def terminate():
+            error, connection = await self.stopped(line, owners, "pg_terminate_backend")
+            assert isinstance(error, psycopg.errors.AdminShutdown)
+            assert connection.closed
+            locked.rollback()
+
+        asyncio.run(terminate())
+
+    def test_what_takes_long_and_is_not_stopped_is_answered(self, line, owners, locked):
+        """With the session's own timeouts, notices, and no lock left in the hub."""
+
+        async def wait():
+            connection = await psycopg.AsyncConnection.connect(line.dsn, autocommit=True)
+            told = []
+            connection.add_notice_handler(lambda notice: told.append(notice.message_primary))
+            await connection.execute("SET oar.progress = on; SET lock_timeout = '100ms'")
+            await connection.execute("BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ")
+            asking = asyncio.create_task(connection.execute(JOIN))
+            await until(lambda: blocked(owners) == 1)
+            await asyncio.sleep(1.5)
+            assert any("asking owner north" in message for message in told)
+            locked.rollback()
+            assert await (await asking).fetchall() == ROWS
+            await connection.execute("COMMIT")
+            await connection.close()
+
+        asyncio.run(wait())
+        with psycopg.connect(line.hub, autocommit=True) as hub:
+            held = (
+                "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)"
+                " WHERE locktype = 'advisory' AND application_name = 'oar sentinel'"
+            )
+            assert hub.execute(held).fetchone() == (0,)
