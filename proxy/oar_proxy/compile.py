@@ -26,6 +26,7 @@ from oar_proxy.plan import Plan
 from oar_proxy.pushdown import Whole, whole_statement
 from oar_proxy.sessionstate import MEANING, SessionState
 from oar_proxy.sql.text import Edit, quote_identifier, splice
+from oar_proxy.sql.tree import compares_constants, rowless_relations
 from oar_proxy.statement import FederatedStatement
 from oar_proxy.units import Unit, as_table, units, with_tables
 
@@ -159,6 +160,11 @@ class Compiler:
         checked = columnuse.check(statement, wishes.decisions)
         statement, withheld = grouping.shown(statement, wishes.decisions, literals)
         edits = _literal_edits(statement, literals)
+        if await self._needs_no_row(statement, literals, wishes.meaning):
+            plan = plans.make_plan(
+                statement, Reading({}, ()), adapters=self._adapters, decisions=wishes.decisions
+            )
+            return replace(plan, checked=checked)
         capabilities = {owner: self._adapters[owner].capabilities for owner in owners}
         whole = whole_statement(statement, capabilities, edits)
         if isinstance(whole, Whole):
@@ -193,6 +199,22 @@ class Compiler:
         return replace(plan, checked=checked, withheld=withheld)
 
     # --- what the planner says ------------------------------------------------------------------
+
+    async def _needs_no_row(
+        self, statement: FederatedStatement, literals: Mapping[int, str], settings: Settings
+    ) -> bool:
+        """Tell whether the answer is the same whatever the rows: tools ask so for columns alone."""
+        node = statement.parsed.node
+        rowless = set(rowless_relations(node))
+        needed = {
+            occurrence.number
+            for occurrence in statement.occurrences
+            if not any(occurrence.relation.start <= p < occurrence.relation.end for p in rowless)
+        }
+        if not needed or not compares_constants(node):
+            return not needed
+        reading = await self._reading(statement, literals, settings, [])
+        return reading is not None and needed.isdisjoint(reading.scans)
 
     async def _reading(
         self,

@@ -253,6 +253,53 @@ def most_rows(query: Any) -> int | None:
     return _integer(query.limitCount) if query.limitOption == counted else None
 
 
+def rowless_relations(root: Any) -> Iterator[int]:
+    """Yield where a relation is named whose rows cannot matter: below LIMIT 0 none does.
+
+    Nor for a table that is made WITH NO DATA.
+    """
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        nothing = isinstance(node, ast.SelectStmt) and _integer(node.limitCount) == 0
+        if nothing or (isinstance(node, ast.CreateTableAsStmt) and node.into.skipData):
+            yield from relation_positions(node)
+        else:
+            waiting.extend(children(node))
+
+
+def compares_constants(root: Any) -> bool:
+    """Tell whether some condition names no column, as that of a probe: ``WHERE 1 = 0``."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        for name in ("whereClause", "havingClause", "quals"):
+            if any(map(_is_constant, _conjuncts(getattr(node, name, None)))):
+                return True
+        waiting.extend(children(node))
+    return False
+
+
+def _conjuncts(node: Any) -> Iterator[Any]:
+    waiting = [] if node is None else [node]
+    while waiting:
+        condition = waiting.pop()
+        if isinstance(condition, ast.BoolExpr) and condition.boolop == enums.BoolExprType.AND_EXPR:
+            waiting.extend(condition.args)
+        else:
+            yield condition
+
+
+def _is_constant(condition: Any) -> bool:
+    waiting = [condition]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.ColumnRef, ast.SubLink, ast.FuncCall)):
+            return False
+        waiting.extend(children(node))
+    return True
+
+
 def skipped_rows(query: Any) -> int | None:
     """Return the number of its OFFSET, 0 without one; None when it is not a plain number."""
     return 0 if query.limitOffset is None else _integer(query.limitOffset)
