@@ -22,6 +22,7 @@ from psycopg_pool import PoolTimeout
 
 from oar_proxy import ledger as ledgers
 from oar_proxy.asking import Asking
+from oar_proxy.budget import Budgets
 from oar_proxy.catalog import Catalog
 from oar_proxy.draft import DraftStage
 from oar_proxy.drafters import Drafter
@@ -165,7 +166,8 @@ async def open_application(
         )
         planner = await stack.enter_async_context(Planner(address))
         ledger = await stack.enter_async_context(_ledger(address, settings.ledger))
-        gate = Gate(policies, ledger, settings.limits)
+        budgets = await stack.enter_async_context(Budgets(address.conninfo, settings.applications))
+        gate = Gate(policies, ledger, settings.limits, budgets=budgets)
         drafts = DraftStage(drafter, settings.drafter)
         pipeline = Pipeline(
             adapters=adapters,

@@ -111,9 +111,19 @@ class LimitExceeded(OarError):
     sqlstate = "54000"
 
 
+class BudgetExceeded(OarError):
+    """An application has used up what the administrator lets it ask in an hour.
+
+    Not 54000, which says that the statement itself is too large: this one is answered later.
+    """
+
+    sqlstate = "53400"
+
+
 def refusal_of(error: BaseException) -> str | None:
     """Say whose rule or limit refused a statement, if one did."""
-    return error.detail if isinstance(error, (InsufficientPrivilege, LimitExceeded)) else None
+    refusals = (InsufficientPrivilege, LimitExceeded, BudgetExceeded)
+    return error.detail if isinstance(error, refusals) else None
 
 
 class OutOfMemory(OarError):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oar_adapters.interface import Adapter, OwnerError, Query, Scan, Snapshot
 
 from oar_proxy import gate as gates
+from oar_proxy.budget import COUNTED_AT_ONCE
 from oar_proxy.decision import Checked, Decisions, Limit
 from oar_proxy.errors import LimitExceeded, OarError, QueryCanceled
 from oar_proxy.gate import Gate
@@ -78,6 +79,10 @@ class Fetcher:
         """What the policies say now: another one may be in force than when it was planned."""
         return self.gate.decisions(self.ask.subject)
 
+    async def admit(self, wave: Sequence[gates.Step]) -> None:
+        """Have the statement counted before anything reaches an owner. Raises as `Gate.admit`."""
+        await self.gate.admit(self.ask, wave)
+
     async def authorize(self, wave: Sequence[gates.Step]) -> list[Authorized]:
         """Pass the gate; what finished meanwhile goes on the ledger in the same write.
 
@@ -137,11 +142,21 @@ class Fetcher:
     async def _receive(self, sending: Sending) -> int:
         cap, most = self.decisions.row_cap(sending.owner), self.decisions.byte_cap(sending.owner)
         rows = sending.rows
-        received = size = 0
+        received = size = counted = 0
+        budget = self.gate.budget(self.ask)
+
+        async def count(at_once: int = 1) -> None:
+            nonlocal counted
+            if budget is not None and received - counted >= at_once:
+                counted, more = received, received - counted
+                await budget.received(more)
+
         try:
             async with self.snapshots.use(sending.owner) as snapshot:
                 async for batch in snapshot.run(sending.query):
+                    await count(COUNTED_AT_ONCE)
                     if self.give is not None and self._is_chunk(rows):
+                        await count()
                         if not self.passing and not self._interleaves(sending.owner):
                             self.broken_off = True
                             return received
@@ -154,6 +169,7 @@ class Fetcher:
                         raise _too_much(sending, f"{most.number} bytes", most.rule)
         except OwnerError as error:
             raise owner_fault(sending.owner, error) from error
+        await count()
         return received
 
     # --- rows that pass through -----------------------------------------------------------------

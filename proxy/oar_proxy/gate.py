@@ -41,6 +41,7 @@ from oar_policies.decide import (
 from oar_policies.model import Policy, Subject, TableRule
 from oar_policies.names import write_name
 
+from oar_proxy.budget import Budget, Budgets
 from oar_proxy.decision import (
     OWN_KEYS,
     Checked,
@@ -105,12 +106,14 @@ class Gate:
         limits: Limits,
         *,
         today: Callable[[], date] = utc_today,
+        budgets: Budgets | None = None,
     ) -> None:
         self._policies: Mapping[str, Policy] = MappingProxyType(dict(policies))
         self._ledger = ledger
         self._limits = limits
         self._filters: Mapping[tuple[str, str], SentFilter] = MappingProxyType({})
         self._today = today
+        self._budgets = budgets
         self.version = 0
 
     def replace_policies(self, policies: Mapping[str, Policy]) -> None:
@@ -169,6 +172,25 @@ class Gate:
 
     # --- what running asks ---
 
+    def budget(self, ask: Ask) -> Budget | None:
+        """Return the budget of the application that asks; None: it has none."""
+        return None if self._budgets is None else self._budgets.of(ask.application)
+
+    async def admit(self, ask: Ask, steps: Sequence[Step]) -> None:
+        """Count an ask in its application's budget, before its first queries touch an owner.
+
+        The policies decide first, so that what they deny is not counted. Raises as `authorize`,
+        and :class:`BudgetExceeded`.
+        """
+        budget = self.budget(ask)
+        if budget is None or not steps:
+            return
+        async with ask.admission.lock:
+            if not ask.admission.given:
+                self.review(ask, steps)
+                await budget.admit()
+                ask.admission.given = True
+
     async def authorize(
         self, ask: Ask, steps: Sequence[Step], finished: Sequence[StepOutcome] = ()
     ) -> list[Authorized]:
@@ -177,10 +199,12 @@ class Gate:
         ``finished`` are outcomes of earlier steps, to be written with it.
         All or none: one refused query refuses the wave. When this returns, the ledger holds every
         query and disclosure. Raises :class:`InsufficientPrivilege`, :class:`LimitExceeded`,
-        :class:`LedgerUnavailable`, and :class:`InternalError` for a step that is not what it says.
+        :class:`BudgetExceeded`, :class:`LedgerUnavailable`, and :class:`InternalError` for a step
+        that is not what it says.
         """
         if not steps:
             return []
+        await self.admit(ask, steps)
         # No await before the entries are complete: one set of policies decides the whole wave.
         decisions = self.decisions(ask.subject)
         _require_few_enough(decisions, ask, steps)

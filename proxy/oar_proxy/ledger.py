@@ -54,6 +54,14 @@ class _Progress:
     ended: set[int] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class Admission:
+    """Whether an ask is counted in its application's budget; queries of one may leave at once."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    given: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One statement or question of a principal.
@@ -74,8 +82,11 @@ class Ask:
     roles: frozenset[str] = frozenset()
     purpose: str | None = None
     verified: tuple[str, ...] = ()
+    application: str = ""
+    """What the client calls itself. It is not on the ledger: nobody vouches for it."""
     sent: Counter[str] = field(default_factory=Counter, compare=False)
     """Queries that left for each owner."""
+    admission: Admission = field(default_factory=Admission, compare=False, repr=False)
     progress: _Progress = field(default_factory=_Progress, init=False, compare=False, repr=False)
 
     @property
@@ -185,6 +196,9 @@ async def install(connection: psycopg.AsyncConnection[TupleRow]) -> None:
             "DELETE FROM oar_internal.keys_of_days WHERE day < (now() AT TIME ZONE 'UTC')::date - 1"
         )
         await connection.execute(
+            "DELETE FROM oar_internal.application_hours WHERE hour < now() - interval '31 days'"
+        )
+        await connection.execute(
             "INSERT INTO oar_internal.ledger_key (key) VALUES (%s) ON CONFLICT DO NOTHING",
             (secrets.token_bytes(32),),
         )
@@ -287,6 +301,7 @@ class Ledger:
         catalog_version: str,
         protocol: str = COMPILED,
         verified: tuple[str, ...] = (),
+        application: str = "",
     ) -> Ask:
         """Name an ask. ``statement_fingerprint`` is 64 hex digits, see `digest`."""
         return Ask(
@@ -301,6 +316,7 @@ class Ledger:
             subject.roles,
             subject.purpose,
             verified,
+            application,
         )
 
     def keys_digest(self, keys: Collection[bytes]) -> str | None:

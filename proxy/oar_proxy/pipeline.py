@@ -558,6 +558,7 @@ class Pipeline:
             kappa=kappa,
             catalog_version=statement.catalog.version,
             verified=tuple(d.review.name for d in statement.drafts if d.review is not None),
+            application=statement.state.application,
         )
 
     async def _close(

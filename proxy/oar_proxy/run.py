@@ -105,9 +105,10 @@ class _Runner:
         assert whole is not None
         assert query is not None
         rendered = self.adapters[whole.owner].render(query)
+        step = gates.Step(whole.owner, query, rendered, self.written, self.plan.checked)
+        await self.fetcher.admit([step])
         async with asyncio.TaskGroup() as group:
             group.create_task(self.snapshots.warm(whole.owner))
-            step = gates.Step(whole.owner, query, rendered, self.written, self.plan.checked)
             (authorized,) = await self.fetcher.authorize([step])
         names = tuple(output.name for output in query.outputs)
         rows = Rows(names, [[] for _ in names])
@@ -158,6 +159,7 @@ class _Runner:
             rendered = self.adapters[step.owner].render(query)
             carried = (*itertools.chain.from_iterable(edges), *self.written)
             wave.append(gates.Step(step.owner, query, rendered, carried, self.plan.checked))
+        await self.fetcher.admit(wave)
         for gated in wave:
             if not _pointless(gated):
                 group.create_task(self.snapshots.warm(gated.owner))

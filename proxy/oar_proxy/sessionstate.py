@@ -28,6 +28,7 @@ MEANING: Final = (
 
 _SETTINGS: Final = (
     *(name for name in MEANING if name != "search_path"),
+    "application_name",
     "client_encoding",
     "statement_timeout",
     "client_min_messages",
@@ -95,6 +96,11 @@ class SessionState:
             {n: value for n, value in settings if value is not None},
             frozenset(answer["roles"]),
         )
+
+    @property
+    def application(self) -> str:
+        """What the client calls itself now."""
+        return self.settings.get("application_name", "")
 
     @property
     def shadows_built_ins(self) -> bool:

@@ -42,7 +42,7 @@ class ConfigurationError(Exception):
         self.hint = hint
 
 
-OwnerName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
 """Lower case, so that an environment variable (``OAR_OWNERS__NAME__URL``) can name it too."""
 
 
@@ -177,6 +177,22 @@ class Limits(_Section):
     """Seconds for the owners' part of a statement; the session's statement_timeout binds too."""
 
 
+class ApplicationSettings(_Section):
+    """What clients that name themselves alike may ask of the owners in an hour of UTC."""
+
+    application_name: str
+    """A pattern with ``*`` and ``?``, in any case; the first one that matches counts."""
+    max_statements: Annotated[int | None, Field(ge=1)] = None
+    max_rows: Annotated[int | None, Field(ge=1)] = None
+    """Rows that owners send, over all statements."""
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> ApplicationSettings:
+        if self.max_statements is None and self.max_rows is None:
+            raise ValueError("an application needs max_statements or max_rows")
+        return self
+
+
 class Settings(BaseSettings):
     """The whole configuration."""
 
@@ -187,12 +203,13 @@ class Settings(BaseSettings):
     listen: Listen = Listen()
     hub: HubSettings = HubSettings()
     ledger: LedgerSettings = LedgerSettings()
-    owners: dict[OwnerName, OwnerSettings] = {}
+    owners: dict[Name, OwnerSettings] = {}
     drafter: DrafterSettings = DrafterSettings()
     questions: QuestionSettings = QuestionSettings()
     verified: Path | None = None
     """Directory of verified answers."""
     limits: Limits = Limits()
+    applications: dict[Name, ApplicationSettings] = {}
     catalog_refresh: Annotated[float, Field(gt=0)] = 60.0
     """Seconds between two looks at the owners' schemas."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -40,6 +40,15 @@ CREATE TABLE IF NOT EXISTS oar_internal.keys_of_days (
   PRIMARY KEY (principal, owner, day)
 );
 
+-- What applications with a budget asked of the owners, by the hour. All proxies count here.
+CREATE TABLE IF NOT EXISTS oar_internal.application_hours (
+  application text NOT NULL,
+  hour timestamptz NOT NULL,
+  statements bigint NOT NULL CHECK (statements >= 0),
+  rows bigint NOT NULL CHECK (rows >= 0),
+  PRIMARY KEY (application, hour)
+);
+
 -- What is written stays, until a checkpoint on the ledger stands for it.
 CREATE OR REPLACE FUNCTION oar_internal.refuse_change() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog AS $$
@@ -82,8 +91,8 @@ ALTER TABLE oar_internal.entries ENABLE ALWAYS TRIGGER append_only;
 ALTER TABLE oar_internal.entries ENABLE ALWAYS TRIGGER kept;
 
 -- Clients may use the schema; of the ledger they get the views below and nothing else.
-REVOKE ALL ON oar_internal.entries, oar_internal.ledger_key, oar_internal.keys_of_days
-  FROM PUBLIC;
+REVOKE ALL ON oar_internal.entries, oar_internal.ledger_key, oar_internal.keys_of_days,
+  oar_internal.application_hours FROM PUBLIC;
 REVOKE ALL ON FUNCTION oar_internal.refuse_change(), oar_internal.refuse_loss() FROM PUBLIC;
 
 -- The views run with their owner's rights and decide by session_user, which SET ROLE does not
@@ -148,8 +157,13 @@ WHERE e.kind = 'step'
   AND (q.principal = session_user::text
        OR (SELECT pg_has_role(session_user, 'oar_auditor', 'MEMBER')));
 
+CREATE OR REPLACE VIEW oar.applications AS
+SELECT application, hour, statements, rows FROM oar_internal.application_hours;
+GRANT SELECT ON oar.applications TO oar_auditor;
+
 GRANT SELECT ON oar.asks, oar.steps, oar.disclosures TO oar_client, oar_auditor;
 
 COMMENT ON VIEW oar.asks IS 'Statements and questions asked, with their outcome where it is known';
 COMMENT ON VIEW oar.steps IS 'Queries sent to owners; without an outcome it is unknown';
+COMMENT ON VIEW oar.applications IS 'What applications with a budget asked of owners, by the hour';
 COMMENT ON VIEW oar.disclosures IS 'Join keys of one owner that were sent to another';

@@ -195,6 +195,7 @@ class OwnerQueries:
             kappa=kappa,
             catalog_version=catalog.version,
             protocol=protocol,
+            application=question.settings.get("application_name", ""),
         )
         sitting = Sitting(self, ask, catalog, Seen(question.normalised))
         sqlstate, refusal = QueryCanceled.sqlstate, None
