@@ -18,7 +18,13 @@ from oar_proxy import answer as answers
 from oar_proxy import explain
 from oar_proxy.catalog import Catalog
 from oar_proxy.drafters import Draft
-from oar_proxy.errors import FeatureNotSupported, InvalidSetting, QueryCanceled, RunStopped
+from oar_proxy.errors import (
+    FeatureNotSupported,
+    InvalidSetting,
+    QueryCanceled,
+    ResultTypeChanged,
+    RunStopped,
+)
 from oar_proxy.federated import require_safe
 from oar_proxy.federation import Execution, HubLink, Parameter, Prepared, tell
 from oar_proxy.ledger import COMPILED
@@ -129,7 +135,7 @@ class Asking:
     def require_compiled(self, state: SessionState) -> None:
         """Raise where a statement that was prepared for a draft meets another protocol."""
         if self.protocol(state) != COMPILED:
-            raise _changed()
+            raise ResultTypeChanged(_OTHER_PROTOCOL)
 
     async def prepare(self, parsed: Parsed, link: HubLink, catalog: Catalog) -> Prepared | None:
         """Prepare a statement that asks a protocol; None for every other.
@@ -187,7 +193,7 @@ class Asking:
         """
         state = await link.state()
         if self.protocol(state) != statement.protocol:
-            raise _changed()
+            raise ResultTypeChanged(_OTHER_PROTOCOL)
         parsed = statement.parsed
         calls = _questions(parsed)
         questions = [_question(call, arguments) for call in calls]
@@ -330,15 +336,8 @@ class _Limit:
 # --- what of a statement is allowed -------------------------------------------------------------
 
 
+_OTHER_PROTOCOL: Final = "oar.protocol is another than when the statement was prepared"
 _NAME_COLUMNS: Final = "name them: SELECT … FROM oar_ask('…') AS q(name text, amount numeric)"
-
-
-def _changed() -> FeatureNotSupported:
-    return FeatureNotSupported(
-        "cached plan must not change result type",
-        detail="oar.protocol is another than when the statement was prepared",
-        hint="prepare the statement again",
-    )
 
 
 def _questions(parsed: Parsed) -> list[Call]:

@@ -11,6 +11,8 @@ class OarError(Exception):
     """An error on its way to a client. ``sqlstate`` is kept on the class."""
 
     sqlstate: str = "XX000"
+    routine: str | None = None
+    """The function of PostgreSQL that raises it, where drivers look for that."""
 
     def __init__(
         self,
@@ -55,6 +57,25 @@ class FeatureNotSupported(OarError):
     """A statement form that has no meaning across owners, or is not supported yet."""
 
     sqlstate = "0A000"
+
+
+class ResultTypeChanged(FeatureNotSupported):
+    """What was prepared would answer with other columns now: drivers prepare it again."""
+
+    routine = "RevalidateCachedQuery"
+
+    def __init__(self, detail: str | None = None) -> None:
+        super().__init__(
+            "cached plan must not change result type",
+            detail=detail,
+            hint="prepare the statement again",
+        )
+
+
+class NoActiveTransaction(OarError):
+    """A statement that means nothing outside a transaction."""
+
+    sqlstate = "25P01"
 
 
 class InsufficientPrivilege(OarError):

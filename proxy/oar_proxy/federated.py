@@ -16,11 +16,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Final
 
 from oar_proxy.activity import Activity, LogLine
-from oar_proxy.errors import FeatureNotSupported
+from oar_proxy.errors import FeatureNotSupported, NoActiveTransaction, ResultTypeChanged
 from oar_proxy.federation import (
     Execution,
     Federation,
@@ -29,7 +30,7 @@ from oar_proxy.federation import (
     Prepared,
 )
 from oar_proxy.hub.sentinel import Sentinels
-from oar_proxy.hublink import SUCCEEDED, HubChannel, SessionLink, Step
+from oar_proxy.hublink import SUCCEEDED, TEXT_OID, HubChannel, SessionLink, Step
 from oar_proxy.replies import Answer, Flow, Noted
 from oar_proxy.sessionstate import SessionState
 from oar_proxy.wire import messages
@@ -37,6 +38,10 @@ from oar_proxy.wire.conversation import Expected, Kind
 from oar_proxy.wire.messages import Bind, Parse
 
 _STATEMENTS: Final = "SELECT s.name FROM pg_catalog.pg_prepared_statements s"
+
+_IS_BINARY: Final = (
+    "SELECT FROM pg_catalog.pg_cursors c WHERE c.name OPERATOR(pg_catalog.=) $1 AND c.is_binary"
+)
 
 _PRUNE_AT: Final = 256
 """Remembered statements past which the hub is asked which of them still exist: drivers that
@@ -209,10 +214,15 @@ class Federated:
         async with self.activity.statement("parse"):
             text = self._decode(parse.query)
             prepared = None
+            in_pipeline = self._conversation.open_pipeline
+            if not parse.name:
+                self._close_unnamed()
             if text is not None:
                 link = SessionLink(self._channel, text)
                 prepared = await self.activity.ask(self._federation.prepare(text, link, parse.oids))
                 await self._prune(link)
+            if not in_pipeline:
+                self._end_questions()
             if prepared is None:
                 self._channel.request(self.other_parse(parse.name), raw)
             else:
@@ -263,6 +273,7 @@ class Federated:
         if flow is None:
             parameters = portal.parameters()
             prepared = portal.statement.prepared
+            self._require_block(prepared)
             execution = await self.activity.ask(
                 self._federation.execute(prepared, link, parameters, stack)
             )
@@ -305,10 +316,7 @@ class Federated:
             log_line.write(outcome)
             return False
         if _columns(described) != portal.statement.columns:
-            raise FeatureNotSupported(
-                "cached plan must not change result type",
-                hint="prepare the statement again",
-            )
+            raise ResultTypeChanged()
         return True
 
     async def _bind(
@@ -412,12 +420,15 @@ class Federated:
                     self._pass_through(raw)
                     return None
                 if piece is pieces[0]:
-                    # A Query destroys the unnamed statement and portal.
-                    self._step(Kind.CLOSE, messages.encode_close(b"S", b""))
+                    self._close_unnamed()  # a Query destroys the unnamed statement and portal
                     self._step(Kind.CLOSE, messages.encode_close(b"P", b""))
+                    if len(pieces) > 1:
+                        self._begin_block()
                 if prepared is None:
-                    succeeded = await self._plain_piece(piece.text, shift)
+                    succeeded = await self._plain_piece(piece, link)
                 else:
+                    if len(pieces) == 1:
+                        self._require_block(prepared)
                     last = piece is pieces[-1] and not in_block
                     succeeded = await self._own_piece(prepared, link, log_line, last=last)
             if not succeeded:
@@ -426,18 +437,49 @@ class Federated:
 
     def _pass_through(self, raw: bytes) -> None:
         """Give the hub a query that turned out not to be ours, in the state it expects."""
-        if self._conversation.open_pipeline:
-            # End the implicit transaction of the proxy's own questions: `BEGIN ISOLATION LEVEL …`
-            # and VACUUM must be the first in theirs.
-            self._step(Kind.SYNC, messages.SYNC)
+        self._end_questions()
         self._channel.request(Expected(Kind.QUERY), raw)
 
-    async def _plain_piece(self, text: str, shift: int) -> bool:
+    def _end_questions(self) -> None:
+        """End the implicit transaction of the proxy's own questions, and of nothing else.
+
+        What the client sends next is then in one of its own: `BEGIN ISOLATION LEVEL …` and VACUUM
+        must be the first in theirs, and a Query commits what no Execute stands before.
+        """
+        if self._conversation.open_pipeline:
+            self._step(Kind.SYNC, messages.SYNC)
+
+    def _begin_block(self) -> None:
+        """Make an implicit transaction block, as the hub does for a string of several statements.
+
+        In a pipeline it begins with the first Execute, so one stands before the first statement:
+        of something that needs no snapshot, behind which no isolation level could be set.
+        """
+        if self._conversation.status != ord("I"):
+            return
+        self._close_own()
+        self._step(Kind.PARSE, messages.encode_parse(self._name, b"SHOW is_superuser"))
+        self._step(Kind.BIND, *messages.encode_bind(self._name, self._name))
+        self._step(Kind.EXECUTE, messages.encode_execute(self._name))
+
+    def _require_block(self, prepared: Prepared) -> None:
+        """Raise ``NoActiveTransaction`` as the hub would without the proxy's questions."""
+        begun = self._conversation.status != ord("I") or self._conversation.implicit_block
+        if prepared.in_block and not begun:
+            raise NoActiveTransaction("DECLARE CURSOR can only be used in transaction blocks")
+
+    async def _plain_piece(self, piece: Piece, link: SessionLink) -> bool:
         """Run a statement of the hub's in a batch."""
+        formats: tuple[int, ...] = ()
+        if piece.fetches is not None:
+            cursor = Parameter(TEXT_OID, 0, piece.fetches.encode())
+            # Only a Query gives the rows of a binary cursor as they are without being asked to.
+            formats = (1,) if await link.query(_IS_BINARY, (cursor,)) else ()
         self.activity.go()
-        self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
-        parse = messages.encode_parse(self._name, text.encode())
-        bind = messages.encode_bind(self._name, self._name)
+        shift = link.shift
+        self._close_own()
+        parse = messages.encode_parse(self._name, piece.text.encode())
+        bind = messages.encode_bind(self._name, self._name, (), formats)
         self._step(Kind.PARSE, parse, shows=b"N", shift=shift, logs=True)
         self._step(Kind.BIND, *bind, shows=b"N", shift=shift, logs=True)
         settled = self._execute_own_portal(None, shift, logs=True)
@@ -454,7 +496,7 @@ class Federated:
         """Run a statement of ours in a batch; for ``None`` see :meth:`_pieces`."""
         settled = _awaited()
         guard, shift = self._guard_text(prepared, link.shift)
-        self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
+        self._close_own()
         self._step(Kind.PARSE, messages.encode_parse(self._name, guard), shift=shift)
         self._step(Kind.BIND, *messages.encode_bind(self._name, self._name), settled=settled)
         self._channel.flush()
@@ -495,6 +537,11 @@ class Federated:
         self._step(Kind.CLOSE, messages.encode_close(b"P", self._name))
         self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
 
+    def _close_unnamed(self) -> None:
+        """Destroy the unnamed statement: Parse and Query do even when they fail."""
+        note = partial(self._forget, b"")
+        self._step(Kind.CLOSE, messages.encode_close(b"S", b""), note=note)
+
     # --- common ---------------------------------------------------------------------------------
 
     def _step(
@@ -505,8 +552,9 @@ class Federated:
         shift: int | None = None,
         settled: asyncio.Future[str] | None = None,
         logs: bool = False,
+        note: Callable[[], None] | None = None,
     ) -> None:
-        step = Step(kind, shows=shows, shift=shift, settled=settled, logs=logs)
+        step = Step(kind, shows=shows, shift=shift, settled=settled, logs=logs, note=note)
         self._channel.request(step, *parts)
 
     def _next_portal(self) -> bytes:

@@ -105,10 +105,14 @@ class HubRejected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One statement of a query string. ``suspect``: it may be ours, ask `Federation.prepare`."""
+    """One statement of a query string. ``suspect``: it may be ours, ask `Federation.prepare`.
+
+    ``fetches`` names the cursor that it fetches from, if it does.
+    """
 
     text: str
     suspect: bool
+    fetches: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +121,14 @@ class Prepared:
 
     ``guard_sql`` is what the hub parses in its place: same parameters, same columns, and it
     raises if it is ever executed. ``statement`` is opaque to the session. ``in_place``: what the
-    guard has in common with the client's statement stands in the same places.
+    guard has in common with the client's statement stands in the same places. ``in_block``: it
+    is an error outside a transaction.
     """
 
     guard_sql: str
     statement: object = field(repr=False)
     in_place: bool = False
+    in_block: bool = False
 
 
 class Chunks(Protocol):

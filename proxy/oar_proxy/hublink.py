@@ -22,7 +22,7 @@ from oar_proxy.wire.conversation import Conversation, Expected, Kind
 SENT_AT_ONCE: Final = 64 * 1024
 """Bytes of a message that are written before it is asked whether the hub keeps up."""
 
-_TEXT_OID: Final = 25
+TEXT_OID: Final = 25
 _INT8_OID: Final = 20
 
 _PORTAL: Final = (
@@ -203,10 +203,10 @@ class Step(Settling):
     """A request of ours on the client's behalf: errors reach the client, completion does not.
 
     ``shows`` are the messages the client does get. ``rows`` and ``parameters`` are the
-    RowDescription and ParameterDescription of the answer.
+    RowDescription and ParameterDescription of the answer. ``note`` is called when it succeeds.
     """
 
-    __slots__ = ("_shows", "parameters", "rows")
+    __slots__ = ("_note", "_shows", "parameters", "rows")
     passes = False
 
     def __init__(
@@ -217,8 +217,10 @@ class Step(Settling):
         shift: int | None = None,
         settled: asyncio.Future[str] | None = None,
         logs: bool = False,
+        note: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(kind, shift=shift, settled=settled, logs=logs)
+        self._note = note
         self._shows = shows
         self.rows: bytes | None = None
         self.parameters: bytes | None = None
@@ -230,6 +232,11 @@ class Step(Settling):
             case "t":
                 self.parameters = message
         return message if code in self._shows else None
+
+    def done(self, message: bytes) -> None:
+        if self._note is not None:
+            self._note()
+        super().done(message)
 
 
 class _Exchange:
@@ -336,7 +343,7 @@ class SessionLink:
 
     async def portal_statement(self, portal: bytes) -> Cell:
         """Return the text a portal runs, None when there is none; and learn the session's state."""
-        found = await self.query(_PORTAL, (Parameter(_TEXT_OID, 0, portal),))
+        found = await self.query(_PORTAL, (Parameter(TEXT_OID, 0, portal),))
         if not found:
             return None
         ((text, state),) = found

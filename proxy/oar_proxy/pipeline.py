@@ -65,7 +65,7 @@ from oar_proxy.sql.text import (
     splice,
     without_comments,
 )
-from oar_proxy.sql.tree import ast
+from oar_proxy.sql.tree import ast, fetched_cursor, needs_block
 from oar_proxy.statement import (
     FederatedStatement,
     derived_call,
@@ -157,7 +157,9 @@ class Pipeline:
             statements = parse(text)
         except SyntaxFault:
             return None
-        return tuple(Piece(s.text, self.suspect(s.text.encode())) for s in statements)
+        return tuple(
+            Piece(s.text, self.suspect(s.text.encode()), fetched_cursor(s.node)) for s in statements
+        )
 
     async def prepare(
         self, text: str, link: HubLink, parameter_oids: Sequence[int] = ()
@@ -177,7 +179,7 @@ class Pipeline:
         if self.asking is not None and parsed[0].calls:
             asking = await self.asking.prepare(parsed[0], link, self.catalog)
             if asking is not None:
-                return asking
+                return replace(asking, in_block=needs_block(node))
         by_name = executed(node)
         if by_name is not None:
             ours = await self._named(by_name, link)
@@ -188,7 +190,12 @@ class Pipeline:
         if recognised is None:
             return None
         in_place = recognised.guard_sql == without_comments(text) and question is None
-        return Prepared(recognised.guard_sql, recognised.statement or _Through(), in_place)
+        return Prepared(
+            recognised.guard_sql,
+            recognised.statement or _Through(),
+            in_place=in_place,
+            in_block=needs_block(node),
+        )
 
     async def execute(
         self,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 import secrets
-import socket
 import threading
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -16,6 +14,7 @@ import psycopg
 import psycopg.conninfo
 import pytest
 import uvloop
+from frames import Raw
 from oar_proxy.app import user_keys
 from oar_proxy.errors import InsufficientPrivilege
 from oar_proxy.federation import Copied, Execution, Parameter, Piece, Prepared
@@ -97,7 +96,12 @@ class Federation:
         parts = [part.strip() for part in text.split(";")]
         if "SYNTAX" in text:
             return None
-        return [Piece(part, self.suspect(part.encode())) for part in parts if part]
+        return [
+            Piece(part, self.suspect(part.encode()), fetched[1] if fetched else None)
+            for part in parts
+            for fetched in [re.match(r"FETCH .*FROM (\w+)$", part)]
+            if part
+        ]
 
     async def prepare(self, text, link, parameter_oids=()):
         await link.query("SHOW search_path")
@@ -109,7 +113,8 @@ class Federation:
                 "denied", detail="the owner's rule", hint="ask them", position=found.start() + 1
             )
         await link.check(text, parameter_oids)
-        return Prepared(text, (text, found[1]))
+        cursor = re.match(r"DECLARE (\w+ )*CURSOR FOR", text)
+        return Prepared(text, (text, found[1]), in_block=cursor is not None)
 
     async def execute(self, prepared, link, parameters, stack):
         text, behaviour = prepared.statement
@@ -300,55 +305,6 @@ def where(door, published):
 def directly(hub, published):
     """How the same client reaches the hub itself."""
     return {**published, "host": hub.host, "port": hub.port}
-
-
-class Raw:
-    """An authenticated connection on which a test writes and reads frames itself."""
-
-    def __init__(self, **where):
-        self._connection = psycopg.connect(**where, autocommit=True)
-        self.key = self._connection.info.backend_pid
-        self.socket = socket.socket(fileno=os.dup(self._connection.fileno()))
-        self.socket.settimeout(20)
-        self._received = b""
-
-    def send(self, *messages):
-        self.socket.sendall(b"".join(messages))
-
-    def receive(self):
-        """Return the next message's code and body; ``(None, None)`` once the server has closed."""
-        while len(self._received) < 5 or len(self._received) < self._length():
-            try:
-                part = self.socket.recv(65536)
-            except ConnectionResetError:
-                part = b""
-            if not part:
-                return None, None
-            self._received += part
-        length = self._length()
-        message, self._received = self._received[:length], self._received[length:]
-        return chr(message[0]), message[5:]
-
-    def _length(self):
-        return int.from_bytes(self._received[1:5], "big") + 1
-
-    def until(self, code, times=1):
-        """Return all messages up to one of that code, or up to the end."""
-        got = []
-        while times:
-            got.append(self.receive())
-            if got[-1][0] is None:
-                break
-            times -= got[-1][0] == code
-        return got
-
-    def ask(self, *messages, until="Z", times=1):
-        self.send(*messages)
-        return self.until(until, times)
-
-    def close(self):
-        self.socket.close()
-        self._connection.close()
 
 
 @pytest.fixture

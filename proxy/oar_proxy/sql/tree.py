@@ -17,6 +17,16 @@ def children(node: Any) -> Sequence[Any]:
     return node if isinstance(node, tuple) else ()
 
 
+def fetched_cursor(node: Any) -> str | None:
+    """Return the name of the cursor that a statement fetches rows from."""
+    return node.portalname if isinstance(node, ast.FetchStmt) and not node.ismove else None
+
+
+def needs_block(node: Any) -> bool:
+    """Tell whether a statement is an error outside a transaction: a cursor without hold."""
+    return isinstance(node, ast.DeclareCursorStmt) and not node.options & enums.CURSOR_OPT_HOLD
+
+
 def function_names(root: Any) -> tuple[set[str], set[str]]:
     """Return what a query calls as ``f(x)``, and what it may call as ``(x).f`` if not a field.
 

@@ -365,6 +365,8 @@ def error_response(
         fields["H"] = _text(error.hint, encoding)
     if error.position is not None:
         fields["P"] = b"%d" % (error.position + shift)
+    if error.routine is not None:
+        fields["R"] = error.routine.encode()
     return encode_fields(b"E", fields)
 
 

@@ -248,7 +248,8 @@ class Requests:
 
     def _query(self, raw: bytes) -> bytes | None:
         text = raw[HEADER.size : -1]
-        if self._names.suspect(text):
+        # A string that ends elsewhere is malformed: the hub says so.
+        if raw[-1] == 0 and b"\0" not in text and self._names.suspect(text):
             self._take(OwnQuery(raw, text))
             return None
         self._conversation.sent(_QUERY)
