@@ -3,6 +3,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,18 +42,31 @@ class Hub:
             )
         return name
 
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """A database of its own with roles and schemas, and no ledger yet: how to connect to it."""
+        name = f"oar_{uuid.uuid4().hex[:12]}"
+        conninfo = make_conninfo(self.conninfo, dbname=name)
+        asyncio.run(_bootstrapped(conninfo, name))
+        yield conninfo
+        self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
     def as_user(self, name: str) -> psycopg.Connection:
         return psycopg.connect(
             make_conninfo(self.conninfo, user=name, password="x"), autocommit=True
         )
 
 
-async def _prepare(conninfo: str, database: str) -> None:
+async def _bootstrapped(conninfo: str, database: str) -> None:
     maintenance = make_conninfo(conninfo, dbname="postgres")
     async with await psycopg.AsyncConnection.connect(maintenance, autocommit=True) as connection:
         await create_database(connection, database, embedded=True)
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
         await bootstrap(connection, embedded=True)
+
+
+async def _installed(conninfo: str) -> None:
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
         for _ in range(2):
             await ledger.install(connection)
             await inforce.install(connection)
@@ -66,7 +80,8 @@ def hub() -> Iterator[Hub]:
     directory.chmod(0o711)
     try:
         address = server.start()
-        asyncio.run(_prepare(address.conninfo, address.database))
+        asyncio.run(_bootstrapped(address.conninfo, address.database))
+        asyncio.run(_installed(address.conninfo))
         yield Hub(server, directory / "hub", address.conninfo)
     finally:
         server.stop()
@@ -76,8 +91,6 @@ def hub() -> Iterator[Hub]:
 @pytest.fixture
 def own_hub(hub: Hub) -> Iterator[Hub]:
     """A database of the test's own on that server, with the ledger installed."""
-    name = f"oar_{uuid.uuid4().hex[:12]}"
-    conninfo = make_conninfo(hub.conninfo, dbname=name)
-    asyncio.run(_prepare(conninfo, name))
-    yield Hub(hub.server, hub.directory, conninfo)
-    hub.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    with hub.database() as conninfo:
+        asyncio.run(_installed(conninfo))
+        yield Hub(hub.server, hub.directory, conninfo)

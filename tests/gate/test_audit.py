@@ -19,11 +19,10 @@ import pytest
 from oar_proxy import ledger, writer
 from oar_proxy.chain import Chain, Entry, canonical, linked
 from oar_proxy.cli import main
-from oar_proxy.hub.bootstrap import bootstrap, create_database
 from oar_proxy.ledger import Ask, Disclosure, Ledger, StepEntry, StepOutcome, digest
 from oar_proxy.ledgerfile import LedgerFile, LedgerFileError
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 OAR = Path(sys.executable).with_name("oar")
 KINDS = ("open", "link", "ask", "step", "step_outcome", "ask_outcome", "close")
@@ -32,14 +31,9 @@ KINDS = ("open", "link", "ask", "step", "step_outcome", "ask_outcome", "close")
 @pytest.fixture(scope="module")
 def template(hub):
     """A database with a ledger of three proxies, two of which wrote at the same time."""
-    name = f"oar_{secrets.token_hex(4)}"
-    conninfo = make_conninfo(hub.conninfo, dbname=name)
 
-    async def prepare():
-        async with await psycopg.AsyncConnection.connect(hub.conninfo, autocommit=True) as admin:
-            await create_database(admin, name, embedded=False)
+    async def prepare(conninfo):
         async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
-            await bootstrap(connection, embedded=True)
             await ledger.install(connection)
         async with Ledger(conninfo) as one, Ledger(conninfo) as two:
             for book in (one, two, one, two):
@@ -47,11 +41,11 @@ def template(hub):
         async with Ledger(conninfo) as three:
             await answer(three)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer, "LINK_SECONDS", 0.0)
-        asyncio.run(prepare())
-    yield name
-    hub.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    with hub.database() as conninfo:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(writer, "LINK_SECONDS", 0.0)
+            asyncio.run(prepare(conninfo))
+        yield conninfo_to_dict(conninfo)["dbname"]
 
 
 async def answer(book: Ledger) -> Ask:

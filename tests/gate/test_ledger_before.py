@@ -1,15 +1,12 @@
 """A hub with the ledger's former tables: their rows become entries of a chain, once."""
 
 import asyncio
-import secrets
 import uuid
 
 import psycopg
 import pytest
 from oar_proxy import ledger
 from oar_proxy.chain import Entry, Named, Verification
-from oar_proxy.hub.bootstrap import bootstrap, create_database
-from psycopg.conninfo import make_conninfo
 
 FORMER = """
 CREATE TABLE oar_internal.asks (ask uuid PRIMARY KEY, at timestamptz NOT NULL DEFAULT now(),
@@ -35,16 +32,12 @@ ASKS = (uuid.uuid4(), uuid.uuid4())
 @pytest.fixture(scope="module")
 def former(hub):
     """A hub with two asks of before, one of them refused."""
-    name = f"oar_{secrets.token_hex(4)}"
-    conninfo = make_conninfo(hub.conninfo, dbname=name)
+    with hub.database() as conninfo:
+        _fill(conninfo)
+        yield conninfo
 
-    async def prepare():
-        async with await psycopg.AsyncConnection.connect(hub.conninfo, autocommit=True) as admin:
-            await create_database(admin, name, embedded=False)
-        async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
-            await bootstrap(connection, embedded=True)
 
-    asyncio.run(prepare())
+def _fill(conninfo):
     with psycopg.connect(conninfo) as connection:
         connection.execute(FORMER)
         connection.cursor().executemany(
@@ -68,8 +61,6 @@ def former(hub):
         connection.execute(
             "INSERT INTO oar_internal.ask_outcomes VALUES (%s, now(), '42501', NULL)", (ASKS[1],)
         )
-    yield conninfo
-    hub.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def test_what_was_on_the_ledger_is_on_it_once(former):
