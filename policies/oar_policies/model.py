@@ -40,7 +40,7 @@ class OwnerLimits:
     max_queries: int | None = None
     """Queries one statement or question may send to this owner."""
     max_keys_per_day: int | None = None
-    """Keys of this owner that may leave for one principal on one day in UTC, counted each time."""
+    """Different keys of this owner that may leave for one principal on one day in UTC."""
     timeout: float | None = None
     """Seconds."""
     max_keys_in: int | None = None

@@ -103,7 +103,8 @@ def _limits() -> _Schema:
                 "max_bytes": _described(_whole(1), "Bytes of cells one query may return."),
                 "max_queries": _described(_whole(1), "Queries one statement may send."),
                 "max_keys_per_day": _described(
-                    _whole(1), "Keys of this owner that may leave for one principal on one day."
+                    _whole(1),
+                    "Different keys of this owner that may leave for a principal on a day.",
                 ),
                 "timeout": {
                     "type": "number",

@@ -29,6 +29,7 @@ from oar_adapters.interface import (
     Query,
     Scan,
     Table,
+    base_type,
 )
 from oar_policies.decide import (
     Decision,
@@ -51,7 +52,8 @@ from oar_proxy.decision import (
     no_longer_published,
 )
 from oar_proxy.errors import InsufficientPrivilege, InternalError, LimitExceeded
-from oar_proxy.ledger import Ask, Disclosure, Ledger, StepEntry, StepOutcome, digest
+from oar_proxy.keys import key_texts
+from oar_proxy.ledger import Ask, Disclosure, Leaving, Ledger, StepEntry, StepOutcome, digest
 from oar_proxy.settings import Limits
 
 UNKNOWN_ROWS: Final = 1000.0
@@ -210,7 +212,7 @@ class Gate:
         _require_few_enough(decisions, ask, steps)
         entries = [_entry(decisions, step, self._digests(step)) for step in steps]
         ask.sent.update(step.owner for step in steps)
-        await self._spend(decisions, ask, entries)
+        await self._spend(decisions, ask, steps)
         numbers = await self._ledger.record(ask, entries, finished)
         return [Authorized(step.query, number) for step, number in zip(steps, numbers, strict=True)]
 
@@ -230,15 +232,15 @@ class Gate:
         except KeyError:
             raise InternalError(f"no policy is loaded for owner {owner}") from None
 
-    async def _spend(self, decisions: Decisions, ask: Ask, entries: Sequence[StepEntry]) -> None:
+    async def _spend(self, decisions: Decisions, ask: Ask, steps: Sequence[Step]) -> None:
         """Count keys that leave against the day's limits, which all proxies of the hub share.
 
         What was counted stays counted, also if nothing of it is sent in the end.
         """
-        leaving = Counter[str]()
-        for entry in entries:
-            for each in entry.disclosures:
-                leaving[each.from_owner] += each.keys
+        leaving: dict[str, Leaving] = {}
+        for step in steps:
+            for bound in step.edges:
+                _add_leaving(leaving, step, bound)
         for owner, keys in sorted(leaving.items()):
             limit = decisions.keys_per_day(owner)
             if limit is None or not keys:
@@ -248,9 +250,9 @@ class Gate:
             )
             if not spent:
                 raise LimitExceeded(
-                    f"too many join keys of owner {owner} for one day: {keys} more, at most "
-                    f"{limit.number} for a principal",
-                    detail=f"limit {limit.rule} counts the keys of a day in UTC",
+                    f"too many join keys of owner {owner} for one day: with these it were more "
+                    f"than {limit.number} for a principal",
+                    detail=f"limit {limit.rule} counts the different keys of a day in UTC",
                     hint="try again tomorrow, select fewer rows of what is joined, or have it "
                     "raised",
                 )
@@ -360,6 +362,34 @@ def _disclosures(decisions: Decisions, bound: BoundEdge) -> Iterator[Disclosure]
                 rule=rule,
                 policy=decisions.policy(part.origin.owner).digest,
             )
+
+
+def _add_leaving(leaving: dict[str, Leaving], step: Step, bound: BoundEdge) -> None:
+    """Add the keys of an edge to those of their owners, apart where they are known one by one.
+
+    They are not where they stand in the SQL or are digests, and whose is which is not where
+    several owners hold rows of their table.
+    """
+    edge = bound.edge
+    target = edge.receiver_table, edge.receiver_column
+    lists = [
+        key_filter
+        for scan in (step.query.parts() if isinstance(step.query, Scan) else ())
+        for key_filter in _key_columns(scan)
+        if _origin(scan.table, key_filter.column) == target
+    ]
+    others = [_target(other.edge) for other in step.edges]
+    alone = len(edge.origins) == 1 and others.count(target) == 1
+    for origin, count in zip(edge.origins, bound.from_each, strict=True):
+        if origin.owner == edge.receiver:
+            continue
+        held = leaving.setdefault(origin.owner, Leaving())
+        if alone and len(lists) == 1 and lists[0].hmac is None:
+            kind = base_type(lists[0].type)
+            named = f"{origin.name}\0{edge.receiver}\0".encode()
+            held.known.update(named + text for text in key_texts(lists[0].keys, kind))
+        else:
+            held.more += count
 
 
 def _require_form(decisions: Decisions, step: Step) -> None:

@@ -49,14 +49,17 @@ def widened_keys(cells: tuple[bytes, ...], source: str, target: str) -> tuple[by
 
 def digested_keys(cells: tuple[bytes, ...], type_: str, secret: bytes) -> tuple[bytes, ...]:
     """Return the HMAC-SHA-256 of each key's text (:attr:`KeyFilter.hmac`)."""
+    return tuple(hmac.digest(secret, text, "sha256") for text in key_texts(cells, type_))
+
+
+def key_texts(cells: Iterable[bytes], type_: str) -> Iterable[bytes]:
+    """Return what each key reads as; other types than integers and ``uuid`` as they travel."""
     if type_ in _INTEGERS:
         unpack = _INTEGERS[type_].unpack
-        texts: Iterable[bytes] = (str(*unpack(cell)).encode() for cell in cells)
-    elif type_ == "uuid":
-        texts = (str(uuid.UUID(bytes=cell)).encode() for cell in cells)
-    else:
-        texts = cells
-    return tuple(hmac.digest(secret, text, "sha256") for text in texts)
+        return (str(*unpack(cell)).encode() for cell in cells)
+    if type_ == "uuid":
+        return (str(uuid.UUID(bytes=cell)).encode() for cell in cells)
+    return cells
 
 
 def all_keys(found: Sequence[Keys]) -> Keys:

@@ -193,9 +193,6 @@ async def install(connection: psycopg.AsyncConnection[TupleRow]) -> None:
             await connection.execute("DROP VIEW IF EXISTS oar.asks, oar.steps, oar.disclosures")
         await connection.execute(_script("ledger.sql"))
         await connection.execute(
-            "DELETE FROM oar_internal.keys_of_days WHERE day < (now() AT TIME ZONE 'UTC')::date - 1"
-        )
-        await connection.execute(
             "DELETE FROM oar_internal.application_hours WHERE hour < now() - interval '31 days'"
         )
         await connection.execute(
@@ -244,13 +241,52 @@ def _entries_of_before(
     return entries
 
 
-_SPEND: Final[LiteralString] = """
+_HELD: Final[LiteralString] = """
 INSERT INTO oar_internal.keys_of_days AS d (principal, owner, day, keys)
-VALUES (%s, %s, %s, %s)
-ON CONFLICT (principal, owner, day) DO UPDATE SET keys = d.keys + excluded.keys
-WHERE d.keys + excluded.keys <= %s
-RETURNING keys
+VALUES (%s, %s, %s, 0)
+ON CONFLICT (principal, owner, day) DO UPDATE SET keys = d.keys
+RETURNING keys, xmax = 0
 """
+"""Until the transaction ends, nobody else counts keys of that owner, principal and day."""
+
+_SEEN: Final[LiteralString] = """
+INSERT INTO oar_internal.keys_seen (principal, owner, day, digest)
+SELECT %s, %s, %s, d.digest FROM unnest(%s::bytea[]) AS d(digest)
+ON CONFLICT DO NOTHING
+"""
+
+_SPEND: Final[LiteralString] = """
+UPDATE oar_internal.keys_of_days SET keys = keys + %s
+WHERE principal = %s AND owner = %s AND day = %s
+"""
+
+_FORGET: Final[tuple[LiteralString, ...]] = (
+    "DELETE FROM oar_internal.keys_of_days WHERE day < %s::date - 1",
+    "DELETE FROM oar_internal.keys_seen WHERE day < %s::date - 1",
+)
+
+KEY_DIGEST_BYTES: Final = 16
+"""Of a key that is told from others only: two of a day's keys are one by chance in 2^64."""
+
+
+@dataclass(slots=True)
+class Leaving:
+    """Keys of one owner that are about to leave.
+
+    ``known`` tells them apart: one that left on the same day is no further one. Of ``more`` only
+    their number is known, so that each counts.
+    """
+
+    known: set[bytes] = field(default_factory=set)
+    more: int = 0
+
+    def __len__(self) -> int:
+        """Return how many keys there are."""
+        return len(self.known) + self.more
+
+
+class _TooMany(Exception):
+    """Rolls back what was counted."""
 
 
 class Ledger:
@@ -331,23 +367,47 @@ class Ledger:
         mac.update(b"".join(ordered))
         return mac.hexdigest()
 
-    async def spend(self, principal: str, owner: str, day: date, keys: int, most: int) -> bool:
+    async def spend(
+        self, principal: str, owner: str, day: date, leaving: Leaving, most: int
+    ) -> bool:
         """Count keys of an owner that leave for a principal; False: the day has no more than that.
 
-        What is counted is on disk when an entry written later is. Raises
-        :class:`LedgerUnavailable`.
+        Keys that left on the same day do not count again. They are kept as digests under the hub's
+        key, at most as many as the limit allows, until the day is over. What is counted is on disk
+        when an entry written later is. Raises :class:`LedgerUnavailable`.
         """
-        if keys > most:
+        if leaving.more > most:
             return False
+        whose = (principal, owner, day)
+        digests = [self._seen_as(key) for key in leaving.known]
         try:
-            async with asyncio.timeout(TIMEOUT), self._counting.connection() as connection:
-                cursor = await connection.execute(_SPEND, (principal, owner, day, keys, most))
-                return await cursor.fetchone() is not None
+            async with (
+                asyncio.timeout(TIMEOUT),
+                self._counting.connection() as connection,
+                connection.transaction(),
+            ):
+                cursor = await connection.execute(_HELD, whose)
+                ((spent, first),) = await cursor.fetchall()
+                if first:
+                    for statement in _FORGET:
+                        await connection.execute(statement, (day,))
+                cursor = await connection.execute(_SEEN, (*whose, digests))
+                further = cursor.rowcount + leaving.more
+                if spent + further > most:
+                    raise _TooMany
+                await connection.execute(_SPEND, (further, *whose))
+        except _TooMany:
+            return False
         except (psycopg.Error, PoolTimeout, TimeoutError) as error:
             raise LedgerUnavailable(
                 "the keys of the day could not be counted: nothing of this step was sent",
                 hint="the hub's primary has to accept writes: ask the operator, then retry",
             ) from error
+        return True
+
+    def _seen_as(self, key: bytes) -> bytes:
+        assert self._key is not None
+        return hmac.digest(self._key, b"seen\0" + key, "sha256")[:KEY_DIGEST_BYTES]
 
     async def record(
         self, ask: Ask, entries: Sequence[StepEntry], finished: Sequence[StepOutcome] = ()

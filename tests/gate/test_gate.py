@@ -69,6 +69,7 @@ class Recorded(Ledger):
 
     def __init__(self) -> None:
         self.entries: list[StepEntry] = []
+        self.seen: dict[tuple, set[bytes]] = {}
         self.spent: Counter[tuple] = Counter()
 
     async def record(self, ask, entries, finished=()) -> list[int]:
@@ -76,11 +77,14 @@ class Recorded(Ledger):
         self.entries += entries
         return list(range(first, len(self.entries) + 1))
 
-    async def spend(self, principal, owner, day, keys, most) -> bool:
-        spent = self.spent[principal, owner, day] + keys
-        if spent <= most:
-            self.spent[principal, owner, day] = spent
-        return spent <= most
+    async def spend(self, principal, owner, day, leaving, most) -> bool:
+        place = (principal, owner, day)
+        seen = self.seen.get(place, set()) | leaving.known
+        spent = self.spent[place] + leaving.more
+        if len(seen) + spent > most:
+            return False
+        self.seen[place], self.spent[place] = seen, spent
+        return True
 
 
 def make_gate(ledger: Ledger | None = None, **policies: str) -> Gate:
@@ -669,12 +673,21 @@ def test_keys_of_a_day_are_counted_by_principal():
         marketing="version: 1\nlimits: {max_keys_per_day: 5}\n"
         "key_disclosure: [{column: '*', to: ['*']}]"
     )
-    asyncio.run(gate.authorize(ASK, [keyed(2), keyed(1)]))
-    with pytest.raises(LimitExceeded, match="of owner marketing for one day: 3 more") as refused:
-        asyncio.run(gate.authorize(ASK, [keyed(3)]))
+    authorize(gate, keyed(2), keyed(3))
+    authorize(gate, keyed(3))  # which left before
+    with pytest.raises(LimitExceeded, match="of owner marketing for one day") as refused:
+        authorize(gate, keyed(6))
     assert "marketing/limits.max_keys_per_day" in (refused.value.detail or "")
-    asyncio.run(gate.authorize(ASK, [keyed(2)]))
-    asyncio.run(gate.authorize(ASK, [keyed(0)]))
+    authorize(gate, keyed(5))
+    authorize(gate, keyed(0))
+    # The same to another owner is another disclosure, and keys in SQL are not known one by one.
+    to_finance = dataclasses.replace(PROMO_EDGE, receiver="finance")
+    for step in (
+        keyed(1, to_finance, owner="finance"),
+        Step("finance", dataclasses.replace(WHOLE, limit=CAP), "", (bound(to_finance, 1),)),
+    ):
+        with pytest.raises(LimitExceeded, match="for one day"):
+            authorize(gate, step)
     asyncio.run(gate.authorize(asked_by(principal="boris"), [keyed(5)]))
 
 

@@ -40,6 +40,17 @@ CREATE TABLE IF NOT EXISTS oar_internal.keys_of_days (
   PRIMARY KEY (principal, owner, day)
 );
 
+-- Which keys those were, as digests under the ledger's key, so that none counts twice. They go when
+-- their day is over.
+CREATE TABLE IF NOT EXISTS oar_internal.keys_seen (
+  principal text NOT NULL,
+  owner text NOT NULL,
+  day date NOT NULL,
+  digest bytea NOT NULL,
+  PRIMARY KEY (principal, owner, day, digest)
+);
+CREATE INDEX IF NOT EXISTS keys_seen_day ON oar_internal.keys_seen (day);
+
 -- What applications with a budget asked of the owners, by the hour. All proxies count here.
 CREATE TABLE IF NOT EXISTS oar_internal.application_hours (
   application text NOT NULL,
@@ -92,7 +103,7 @@ ALTER TABLE oar_internal.entries ENABLE ALWAYS TRIGGER kept;
 
 -- Clients may use the schema; of the ledger they get the views below and nothing else.
 REVOKE ALL ON oar_internal.entries, oar_internal.ledger_key, oar_internal.keys_of_days,
-  oar_internal.application_hours FROM PUBLIC;
+  oar_internal.keys_seen, oar_internal.application_hours FROM PUBLIC;
 REVOKE ALL ON FUNCTION oar_internal.refuse_change(), oar_internal.refuse_loss() FROM PUBLIC;
 
 -- The views run with their owner's rights and decide by session_user, which SET ROLE does not
