@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import traceback
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
@@ -15,6 +14,7 @@ from oar_proxy.errors import InternalError, OarError, QueryCanceled
 from oar_proxy.federation import HubRejected
 from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.hublink import HubChannel
+from oar_proxy.log import raised_at
 from oar_proxy.replies import ABORTED_TRANSACTION, Chunk, Failure
 from oar_proxy.wire import messages
 
@@ -200,7 +200,7 @@ class _Reported:
         return self._line
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: Any
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: Any
     ) -> bool:
         self._activity.end()
         if error is None or not isinstance(error, Exception):
@@ -216,9 +216,7 @@ class _Reported:
         # The client first: it waits, and whatever the log does must not keep it waiting.
         sqlstate = self._activity.report(told, self._shift)
         if told is not error:
-            # The message of an unexpected exception may quote a row: only where it was raised.
-            where = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(trace)]
-            _log.error("internal error", error=type(error).__name__, where=where)
+            _log.error("internal error", error=type(error).__name__, where=raised_at(error))
         self._line.write(sqlstate)
         return True
 

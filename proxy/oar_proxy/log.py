@@ -10,6 +10,7 @@ import contextlib
 import io
 import logging
 import sys
+import traceback
 from typing import Final, Literal
 
 import structlog
@@ -80,3 +81,8 @@ def configure(level: Level, output: Format) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(threshold if level == "debug" else max(threshold, logging.WARNING))
+
+
+def raised_at(error: BaseException) -> list[str]:
+    """Return the places an unexpected exception passed: its message may quote a row."""
+    return [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]

@@ -25,6 +25,7 @@ from oar_proxy.federated import Federated
 from oar_proxy.federation import Federation
 from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.hublink import HubChannel
+from oar_proxy.log import raised_at
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, HubConfused, Kind
 from oar_proxy.wire.requests import Own, OwnExecute, OwnParse, OwnProof, OwnQuery, Requests
@@ -238,7 +239,12 @@ class Session:
             return
         error = task.exception()
         if error is not None:
-            _log.error("session failed", error=type(error).__name__, pid=self._pid, exc_info=error)
+            _log.error(
+                "session failed",
+                error=type(error).__name__,
+                pid=self._pid,
+                where=raised_at(error),
+            )
             self.fail(InternalError("internal error: the connection is closed"))
         else:
             self._resume()

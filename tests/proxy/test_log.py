@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from oar_proxy.log import raised_at
 
 PROGRAM = """
 import logging, structlog
@@ -55,3 +56,12 @@ def test_levels(level: str, shown: list[str], hidden: list[str]):
     text = run(level, "console")
     assert [word for word in shown if word not in text] == []
     assert [word for word in hidden if word in text] == []
+
+
+def test_an_unexpected_error_is_told_by_its_places_alone():
+    try:
+        int("IBAN-1")
+    except ValueError as error:
+        places = raised_at(error)
+    assert len(places) == 1
+    assert places[0].startswith(f"{__file__}:")
