@@ -45,6 +45,7 @@ def test_every_column_of_the_views_is_on_the_page_in_order(hub, view):
         ("limits.", "version: 1\nlimits: {x: 1}"),
         ("tables.<table>.", "version: 1\ntables: {t: {x: 1}}"),
         ("tables.<table>.columns.<column>.", "version: 1\ntables: {t: {columns: {c: {x: 1}}}}"),
+        ("tables.<table>.min_group.", "version: 1\ntables: {t: {min_group: {x: 1}}}"),
         ("key_disclosure[].", "version: 1\nkey_disclosure: [{x: 1}]"),
         ("accept_keys[].", "version: 1\naccept_keys: [{x: 1}]"),
         ("model.", "version: 1\nmodel: {x: 1}"),
