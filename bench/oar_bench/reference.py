@@ -113,6 +113,21 @@ class Reference:
         await self._enter(organisation)
         return await fetch(self._connection, statement)
 
+    async def origins(self, organisation: str, statement: str) -> list[tuple[str, str]]:
+        """Return table and column of each output that is a column as it is, as PostgreSQL says."""
+        await self._enter(organisation)
+        cursor = await self._connection.execute(statement.encode())
+        result = cursor.pgresult
+        assert result is not None
+        places = [(result.ftable(n), result.ftablecol(n)) for n in range(result.nfields)]
+        found = await self._connection.execute(
+            "SELECT c.relname, a.attname FROM unnest(%s::oid[], %s::int[]) AS p(relation, number)"
+            " JOIN pg_class AS c ON c.oid = p.relation"
+            " JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = p.number",
+            ([oid for oid, _ in places], [number for _, number in places]),
+        )
+        return [(str(table), str(column)) for table, column in await found.fetchall()]
+
     async def count_rows(self, organisation: str, tables: Iterable[str]) -> int:
         """Return how many rows the organisation's tables of these folded names hold together."""
         total = 0

@@ -9,7 +9,16 @@ from random import Random
 
 import pytest
 from oar_bench.cli import app
-from oar_bench.policies.drawn import ENDED, Disclosed, Drawn, Rule, draw, fault
+from oar_bench.policies.drawn import (
+    ENDED,
+    Disclosed,
+    Drawn,
+    Rule,
+    draw,
+    fault,
+    in_groups,
+    put_out,
+)
 from oar_policies.parse import parse_policy
 from typer.testing import CliRunner
 
@@ -19,7 +28,7 @@ TAKEN = ("b", "id")
 
 
 def test_drawn_policies_are_read_as_they_were_drawn():
-    kinds = set()
+    kinds, ruled = set(), set()
     for number in range(300):
         for owner, drawn in draw(Random(number), COLUMNS).items():
             policy = parse_policy(drawn.text, owner=owner, source="drawn")
@@ -27,6 +36,23 @@ def test_drawn_policies_are_read_as_they_were_drawn():
             assert (policy.accept_keys is None) == (drawn.accepted is None)
             kinds.update(key for rule in drawn.disclosed for key in rule.more)
             kinds.update(drawn.limits)
+            tables = policy.tables
+            assert {
+                (t, c) for t, r in tables.items() for c, u in r.columns.items() if not u.filter
+            } == set(drawn.unfiltering)
+            assert {
+                (t, c)
+                for t, r in tables.items()
+                for c, u in r.columns.items()
+                if u.output != "allowed"
+            } == set(drawn.silent)
+            assert {
+                t: (r.min_group.entity, r.min_group.size) for t, r in tables.items() if r.min_group
+            } == drawn.grouped
+            ruled.update(
+                name for name in ("silent", "unfiltering", "grouped") if getattr(drawn, name)
+            )
+    assert ruled == {"silent", "unfiltering", "grouped"}
     assert kinds == {"max_keys", "min_keys", "purpose", "expires", "form", "max_rows",
                      "max_keys_in", "max_queries"}  # fmt: skip
 
@@ -62,6 +88,36 @@ def policies(*disclosed: Rule, accepted=None, **limits: int) -> dict[str, Drawn]
 )  # fmt: skip
 def test_the_second_opinion(given, keys, why):
     assert fault(given, Disclosed("north", GIVEN, "south", TAKEN, keys), "audits") == why
+
+
+def test_digests_are_not_in_clear():
+    given = policies(Rule(None, ("*",), {"form": "hmac"}))
+    assert fault(given, Disclosed("north", GIVEN, "south", TAKEN, 1, digested=True), None) is None
+    assert fault(given, Disclosed("north", GIVEN, "south", TAKEN, 0), None) is None
+
+
+@pytest.mark.parametrize(
+    ("statement", "shown"),
+    [
+        ("SELECT w FROM b", "SELECT w FROM b"),
+        ("SELECT id FROM a", None),
+        ("SELECT v FROM b WHERE id IN (SELECT id FROM a)", None),
+        ("SELECT v, COUNT(*) FROM a GROUP BY v",
+         'SELECT v, COUNT(*) FROM a GROUP BY v HAVING COUNT(DISTINCT a."K") >= 3'),
+        ("SELECT COUNT(*) FROM b JOIN a AS x ON x.id = b.id HAVING SUM(id) > 1",
+         'SELECT COUNT(*) FROM b JOIN a AS x ON x.id = b.id HAVING SUM(id) > 1 AND COUNT(DISTINCT x."K") >= 3'),
+        ("SELECT DISTINCT v FROM a",
+         'SELECT DISTINCT v FROM a GROUP BY v HAVING COUNT(DISTINCT a."K") >= 3'),
+    ],
+)  # fmt: skip
+def test_the_second_opinion_on_groups(statement, shown):
+    assert in_groups({"north": Drawn({}, (), None, grouped={"a": ("K", 3)})}, statement) == shown
+
+
+def test_the_second_opinion_on_outputs():
+    silent = {"north": Drawn({}, (), None, silent=frozenset({GIVEN})), "south": Drawn({}, (), None)}
+    assert put_out(silent, [("b", "id"), GIVEN]) == GIVEN
+    assert put_out(silent, [("b", "id")]) is None
 
 
 def test_statements_are_answered_as_the_policies_allow_or_refused(tmp_path):

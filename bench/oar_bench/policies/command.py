@@ -82,6 +82,7 @@ def policies_command(
         **{name: sum(getattr(decided, name) for decided in found.values()) for name in _COUNTS},
         "decisions": {name: decisions[name] for name in DECISIONS},
         "refusals": dict(sum((decided.refusals for decided in found.values()), Counter[str]())),
+        "refused_by": dict(sum((decided.refused_by for decided in found.values()), Counter[str]())),
         "seconds": round(time.monotonic() - began, 1),
     }
     faults = [fault for decided in found.values() for fault in decided.faults]

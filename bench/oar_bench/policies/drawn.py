@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+import sqlglot
 from oar_policies.names import write_name
+from sqlglot import exp
 
 PURPOSES: Final = ("audits", "refunds")
 ENDED: Final = "2020-12-31"
@@ -51,6 +53,12 @@ class Drawn:
     limits: Mapping[str, int]
     disclosed: tuple[Rule, ...]
     accepted: tuple[Rule, ...] | None
+    silent: frozenset[Column] = frozenset()
+    """Columns with ``output: false``."""
+    unfiltering: frozenset[Column] = frozenset()
+    """Columns with ``filter: false``."""
+    grouped: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """Tables with ``min_group``: entity and size."""
 
     @property
     def text(self) -> str:
@@ -62,7 +70,15 @@ class Drawn:
         }
         if self.accepted is not None:
             policy["accept_keys"] = [rule.written("from") for rule in self.accepted]
-        return json.dumps(policy)
+        tables: dict[str, Any] = {}
+        for columns, rule in ((self.silent, "output"), (self.unfiltering, "filter")):
+            for table, column in sorted(columns):
+                ruled = tables.setdefault(write_name(table), {}).setdefault("columns", {})
+                ruled.setdefault(write_name(column), {})[rule] = False
+        for table, (entity, size) in self.grouped.items():
+            group = {"entity": write_name(entity), "size": size}
+            tables.setdefault(write_name(table), {})["min_group"] = group
+        return json.dumps({**policy, "tables": tables} if tables else policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +90,8 @@ class Disclosed:
     receiver: str
     receiver_column: Column
     keys: int
+    digested: bool = False
+    """Whether the receiver was asked to compare digests."""
 
 
 def draw(random: Random, owners: Mapping[str, Sequence[Column]]) -> dict[str, Drawn]:
@@ -87,8 +105,8 @@ def fault(policies: Mapping[str, Drawn], disclosed: Disclosed, purpose: str | No
     grant = _first(giving.disclosed, disclosed.column, disclosed.receiver, purpose)
     if grant is None:
         return "no grant"
-    if grant.more.get("form") == "hmac":
-        return "in clear"  # these owners have no digests
+    if grant.more.get("form") == "hmac" and disclosed.keys and not disclosed.digested:
+        return "in clear"
     if disclosed.keys > grant.more.get("max_keys", disclosed.keys):
         return "more than max_keys"
     if 0 < disclosed.keys < grant.more.get("min_keys", 0):
@@ -125,7 +143,54 @@ def _policy(random: Random, owner: str, owners: Mapping[str, Sequence[Column]]) 
             _rule(random, owners[owner], others, disclosing=False) for _ in range(_few(random))
         ]
         accepted = tuple(taken)
-    return Drawn(limits, tuple(disclosed), accepted)
+    columns = owners[owner]
+    silent = _some(random, columns, 0.1)
+    unfiltering = _some(random, columns, 0.05)
+    by = _some(random, columns, 0.08)
+    grouped = {table: (entity, random.choice([2, 5])) for table, entity in by}
+    return Drawn(limits, tuple(disclosed), accepted, silent, unfiltering, grouped)
+
+
+def _some(random: Random, columns: Sequence[Column], often: float) -> frozenset[Column]:
+    """Draw a column, or none."""
+    return frozenset({random.choice(columns)} if columns and random.random() < often else ())
+
+
+def put_out(policies: Mapping[str, Drawn], origins: Iterable[Column]) -> Column | None:
+    """Return an output that is a column as it is which a policy keeps from being put out."""
+    silent = frozenset[Column]().union(*(policy.silent for policy in policies.values()))
+    return next((column for column in origins if column in silent), None)
+
+
+def in_groups(policies: Mapping[str, Drawn], statement: str) -> str | None:
+    """Return the statement with those groups only that the policies show.
+
+    None where it is not one query that groups, with all tables of which groups are shown in its
+    FROM.
+    """
+    grouped = {name: rule for drawn in policies.values() for name, rule in drawn.grouped.items()}
+    tree = sqlglot.parse_one(statement, read="postgres")
+    read = [table for table in tree.find_all(exp.Table) if table.name.lower() in grouped]
+    if not read:
+        return statement
+    if not isinstance(tree, exp.Select):
+        return None
+    joins = [join.this for join in tree.args.get("joins") or ()]
+    first = tree.find(exp.From)
+    direct = [*joins, *([first.this] if first is not None else [])]
+    if not all(any(table is each for each in direct) for table in read):
+        return None
+    aggregates = any(each.find(exp.AggFunc) for each in tree.expressions)
+    if not (tree.args.get("group") or aggregates):
+        if not tree.args.get("distinct"):
+            return None
+        tree = tree.group_by(*(each.copy() for each in tree.expressions))
+    for table in read:
+        entity, size = grouped[table.name.lower()]
+        column = exp.column(exp.to_identifier(entity, quoted=True), table=table.alias_or_name)
+        counted = exp.Count(this=exp.Distinct(expressions=[column]))
+        tree = tree.having(exp.GTE(this=counted, expression=exp.Literal.number(size)))
+    return tree.sql(dialect="postgres")
 
 
 def _few(random: Random) -> int:

@@ -20,7 +20,16 @@ from oar_bench.compare import Verdict
 from oar_bench.fidelity import describe
 from oar_bench.harness import ALLOW_ALL, Served, serve
 from oar_bench.layout import Benchmark, BenchmarkError, Organisation
-from oar_bench.policies.drawn import PURPOSES, Column, Disclosed, Drawn, draw, fault
+from oar_bench.policies.drawn import (
+    PURPOSES,
+    Column,
+    Disclosed,
+    Drawn,
+    draw,
+    fault,
+    in_groups,
+    put_out,
+)
 from oar_bench.reference import Reference, gold_statement, judge, open_reference
 from oar_bench.result import Result, fetch
 
@@ -28,6 +37,12 @@ DECISIONS: Final = ("as allowed", "turned round", "fewer edges", "forced fan-out
 """What policies made of a statement that relays keys where everything is allowed."""
 
 REFUSALS: Final = ("42501", "54000")
+
+_DIGESTED: Final = re.compile(r'oar_hmac\(\?, \w+\."((?:[^"]|"")+)"\)')
+"""Columns that an SQLite owner compares with digests, in what it is asked."""
+
+_RULE: Final = re.compile(r"(?:rule|limit) \S*?(\w+)(?:\[\d+\])?(?=[ :;]|$)")
+"""The field of a policy, or of the proxy's limits, in an error's detail."""
 
 _GIVER: Final = re.compile(r"(?:^|, )([a-z_][a-z0-9_]*): ")
 """The owners in what EXPLAIN says of where keys come from: ``owner: schema.table.column, …``."""
@@ -40,14 +55,15 @@ Edge = tuple[str, str]
 class Decided:
     """Counts over statements, each under several policies.
 
-    ``against`` are disclosures that a policy forbids; ``refusals`` are by SQLSTATE. ``faults`` have
-    one line each.
+    ``against`` are disclosures that a policy forbids, and outputs of columns; ``refusals`` are by
+    SQLSTATE, ``refused_by`` by the field of the rule or limit. ``faults`` have one line each.
     """
 
     statements: int = 0
     asked: int = 0
     decisions: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
+    refused_by: Counter[str] = field(default_factory=Counter)
     answered: int = 0
     equal: int = 0
     disclosures: int = 0
@@ -155,30 +171,61 @@ class _Bed:
         )
         decided.asked += 1
         before = await self._last_step()
+        digested: frozenset[tuple[str, str]] = frozenset()
         try:
             edges = await self._edges(statement)
+            digested = await self._digested(statement)
             got = await fetch(self.connection, statement)
         except psycopg.Error as error:
             state = error.sqlstate or "none"
             decided.decisions["refused"] += 1
             decided.refusals[state] += 1
+            rule = _RULE.search(error.diag.message_detail or "")
+            decided.refused_by[rule[1] if rule else "other"] += 1
             if state not in REFUSALS:
                 self._fault(name, describe(error))
         else:
             decided.decisions[_decision(asking.freely, edges)] += 1
             decided.answered += 1
-            comparison = await judge(self.reference, self.organisation, statement, got, asking.want)
-            if comparison.verdict is Verdict.DIFFERENT:
-                self._fault(name, comparison.why)
-            else:
-                decided.equal += 1
-        for disclosed in await self._disclosed(before):
+            await self._judge(asking, got)
+        for disclosed in await self._disclosed(before, digested):
             decided.disclosures += 1
             decided.keys += disclosed.keys
             against = fault(asking.policies, disclosed, asking.purpose)
             if against is not None:
                 decided.against += 1
                 self._fault(name, f"disclosed against the policy: {against}: {disclosed}")
+
+    async def _judge(self, asking: _Asking, got: Result) -> None:
+        """Compare an answer with the merged tables', of which policies may show less."""
+        statement = in_groups(asking.policies, asking.statement)
+        if statement is None:
+            self.decided.against += 1
+            self._fault(asking.name, "answered though it shows more than groups")
+            return
+        want = asking.want
+        if statement != asking.statement:
+            want = await self.reference.run(self.organisation, statement)
+        comparison = await judge(self.reference, self.organisation, statement, got, want)
+        if comparison.verdict is Verdict.DIFFERENT:
+            self._fault(asking.name, comparison.why)
+        else:
+            self.decided.equal += 1
+        origins = await self.reference.origins(self.organisation, asking.statement)
+        column = put_out(asking.policies, origins)
+        if column is not None:
+            self.decided.against += 1
+            self._fault(asking.name, f"put out against the policy: {column}")
+
+    async def _digested(self, statement: str) -> frozenset[tuple[str, str]]:
+        """Return owners and columns that digests are looked up in, by what owners are asked."""
+        cursor = await self.connection.execute(f"EXPLAIN (FORMAT JSON) {statement}".encode())
+        ((document,),) = await cursor.fetchall()
+        return frozenset(
+            (step["Owner"], name.replace('""', '"').lower())
+            for step in document[0]["Plan"]["Steps"]
+            for name in _DIGESTED.findall(step["SQL"])
+        )
 
     def _fault(self, name: str, why: str) -> None:
         self.decided.faults.append(f"{self.organisation} {name}: {why}")
@@ -211,7 +258,9 @@ class _Bed:
             ((step,),) = await cursor.fetchall()
             return int(step)
 
-    async def _disclosed(self, before: int) -> list[Disclosed]:
+    async def _disclosed(
+        self, before: int, digested: frozenset[tuple[str, str]]
+    ) -> list[Disclosed]:
         async with self.served.admin.connection() as admin:
             cursor = await admin.execute(
                 "SELECT from_owner, from_column, to_owner, to_column, keys FROM oar.disclosures"
@@ -219,7 +268,14 @@ class _Bed:
                 [before],
             )
             return [
-                Disclosed(giver, _last_two(column), receiver, _last_two(received), keys)
+                Disclosed(
+                    giver,
+                    _last_two(column),
+                    receiver,
+                    _last_two(received),
+                    keys,
+                    (receiver, _last_two(received)[1]) in digested,
+                )
                 for giver, column, receiver, received, keys in await cursor.fetchall()
             ]
 
