@@ -18,7 +18,6 @@ from oar_proxy.errors import (
     HubConnectionLost,
     InternalError,
     OarError,
-    ProtocolViolation,
     ShuttingDown,
 )
 from oar_proxy.federated import Federated
@@ -27,7 +26,7 @@ from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.hublink import HubChannel
 from oar_proxy.log import raised_at
 from oar_proxy.wire import messages
-from oar_proxy.wire.conversation import Conversation, Expected, HubConfused, Kind
+from oar_proxy.wire.conversation import Conversation, Expected, Kind
 from oar_proxy.wire.requests import Own, OwnExecute, OwnParse, OwnProof, OwnQuery, Requests
 from oar_proxy.wire.scram import Authentication, Keys
 
@@ -122,8 +121,12 @@ class Session:
         return bool(self._task or self.requests.pending or not self.conversation.idle)
 
     def fail(self, error: OarError) -> None:
-        """Tell the client a fatal error and end both connections."""
-        if not self._ending and self._client is not None and not self.conversation.fatal:
+        """Tell the client a fatal error and end both connections.
+
+        In the middle of a message the end of the connection has to tell it.
+        """
+        silent = self.conversation.fatal or self.conversation.inside_message
+        if not self._ending and self._client is not None and not silent:
             self._client.write(messages.error_response(error, "FATAL"))
         self._end()
 
@@ -253,14 +256,14 @@ class Session:
 
     def hub_sent(self, data: bytes) -> None:
         """Take bytes from the hub."""
-        try:
-            given = self.conversation.receive(data)
-        except (HubConfused, ProtocolViolation) as error:
-            _log.error("the hub's messages are not understood", reason=error.message, pid=self._pid)
-            self.fail(InternalError("internal error: the hub's answer was not understood"))
-            return
+        given = self.conversation.receive(data)
         if given:
             self._to_client(*given)
+        confusion = self.conversation.confusion
+        if confusion is not None and not self._ending:
+            reason = confusion.message
+            _log.error("the hub's messages are not understood", reason=reason, pid=self._pid)
+            self.fail(InternalError("internal error: the hub's answer was not understood"))
 
     def _authenticate(self, message: bytes) -> bytes:
         kind = messages.decode_authentication(message)

@@ -72,6 +72,12 @@ def dial(door):
         connection.close()
 
 
+@pytest.fixture
+def admin(hub):
+    with psycopg.connect(hub.conninfo, autocommit=True) as connection:
+        yield connection
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     """A self-signed certificate and its key."""
@@ -363,6 +369,29 @@ class TestPace:
         assert client.execute("SELECT count(*) FROM big").fetchone() == (100_000,)
         with client.cursor().copy("COPY big TO STDOUT") as copy:
             assert sum(len(part) for part in copy) == 100_000 * len(line)
+
+    @pytest.mark.parametrize("way", ["the hub ends", "the proxy stops"])
+    def test_nothing_is_said_in_the_middle_of_a_message(
+        self, open_door, connect_raw, where, admin, way
+    ):
+        """Bytes of an error there would be taken for bytes of a row."""
+        door = open_door(shutdown_timeout=0.1)
+        raw = connect_raw({**where, "port": door.port})
+        raw.send(messages.encode_query(b"SELECT repeat('x', 100000000)"))
+        assert raw.receive()[0] == "T"
+        while len(raw._received) < 100:
+            raw._received += raw.socket.recv(1000)
+        if way == "the hub ends":
+            admin.execute("SELECT pg_terminate_backend(%s)", (raw.key,))
+        else:
+            stopper = threading.Thread(target=door.stop)
+            stopper.start()
+        got = raw._received + read_all(raw.socket)
+        if way == "the proxy stops":
+            stopper.join()
+        assert got[:1] == b"D"
+        assert len(got) < 100_000_000
+        assert got[11:].strip(b"x") == b""
 
 
 class TestStopping:

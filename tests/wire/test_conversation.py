@@ -40,7 +40,10 @@ class Talk:
             self.conversation.sent(kind if isinstance(kind, Expected) else Expected(kind))
 
     def receive(self, *chunks):
-        return b"".join(part for chunk in chunks for part in self.conversation.receive(chunk))
+        given = b"".join(part for chunk in chunks for part in self.conversation.receive(chunk))
+        if self.conversation.confusion is not None:
+            raise self.conversation.confusion
+        return given
 
 
 class Ours(Expected):
@@ -348,6 +351,35 @@ def test_a_move_that_is_not_in_the_table_is_the_error(hub, sent, size):
 
 def test_every_kind_of_request_is_in_the_table():
     assert set(MOVES) == set(Kind) - {Kind.COPY_END, Kind.INTERJECTION}
+
+
+@pytest.mark.parametrize("size", [1, 64 * 1024])
+@pytest.mark.parametrize("length", [0, 3, 30_001, 2**31, 2**32 - 1])
+def test_a_length_that_cannot_be_is_the_error(talk, hub, length, size):
+    """What came before it is still given, and nothing that comes behind it."""
+    talk.send(QUERY)
+    sent = hub.row(b"1") + b"C" + length.to_bytes(4, "big") + bytes(1000) + hub.ready()
+    given = b""
+    for at in range(0, len(sent), size):
+        given += b"".join(talk.conversation.receive(sent[at : at + size]))
+    assert isinstance(talk.conversation.confusion, HubConfused)
+    assert given == hub.row(b"1")
+
+
+@pytest.mark.parametrize("code", "RSTtDdVENA")
+def test_messages_of_unknown_size_may_be_long(talk, hub, code):
+    """A statement can have 65,535 parameters, and an error can quote it."""
+    talk.send(Ours(PARSE))
+    assert talk.receive(hub.message(code, bytes(100_000))[:90_000]) == b""
+
+
+def test_a_message_that_began_has_to_end(talk, hub):
+    talk.send(QUERY)
+    row = hub.row(bytes(1000))
+    assert talk.receive(row + row[:100]) == row + row[:100]
+    assert talk.conversation.inside_message
+    assert talk.receive(row[100:]) == row[100:]
+    assert not talk.conversation.inside_message
 
 
 def test_an_error_alone_answers_a_malformed_message(talk, hub):

@@ -17,13 +17,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from oar_proxy.errors import OarError
+from oar_proxy.errors import OarError, ProtocolViolation
 from oar_proxy.wire import messages
 from oar_proxy.wire.messages import HEADER
 
 
 class Kind(enum.Enum):
-    """What was sent. The value: messages that may answer it, and those that complete it."""
+    """What was sent, and the table of legal answers to it: a missing entry is the error.
+
+    The value: messages that may answer it, and those that complete it. At any time there may come
+    an ErrorResponse as well, which completes it too, and what is asynchronous (54.2.6).
+    """
 
     STARTUP = ("startup", b"RKvZ", b"Z")
     PARSE = ("parse", b"1", b"1")
@@ -35,7 +39,7 @@ class Kind(enum.Enum):
     SYNC = ("sync", b"Z", b"Z")
     QUERY = ("query", b"TDCIGHdcZ", b"Z")
     FUNCTION = ("function call", b"VZ", b"Z")
-    MALFORMED = ("malformed message", b"", b"")
+    MALFORMED = ("malformed message", b"E", b"E")
     COPY_END = ("copy end", b"", b"")
     INTERJECTION = ("interjection", b"", b"")
 
@@ -47,13 +51,20 @@ class Kind(enum.Enum):
             code for code in answers if code not in completed_by and code not in b"RKG"
         )
         """Answers that change nothing."""
-        self.plain_ends = bytes(code for code in completed_by if code not in b"Z")
+        self.plain_ends = bytes(code for code in completed_by if code not in b"ZE")
         """Answers after which there is one request less, and nothing else has changed."""
+        self.ready_follows = b"Z" in completed_by
+        """ReadyForQuery closes it, also behind an error."""
+        self.unanswered = not answers
+        """It stands between requests, and is none."""
 
 
-_UNANSWERED: Final = (Kind.COPY_END, Kind.INTERJECTION)
+# The members under names of their own: attributes of an enumeration are slow to look up.
+_STARTUP: Final = Kind.STARTUP
+_EXECUTE: Final = Kind.EXECUTE
+_SYNC: Final = Kind.SYNC
+
 _IGNORED_WHILE_COPYING: Final = (Kind.SYNC, Kind.MALFORMED)
-_READY_FOR_QUERY_FOLLOWS: Final = (Kind.STARTUP, Kind.SYNC, Kind.QUERY, Kind.FUNCTION)
 
 _ROWS: Final = b"Dd"
 _ERROR: Final = ord("E")
@@ -65,6 +76,13 @@ _IDLE: Final = ord("I")
 _COPY_IN: Final = ord("G")
 
 _READY_LENGTH: Final = HEADER.size + 1
+
+_LONGEST: Final = [
+    messages.LARGEST_MESSAGE if code in b"RSTtDdVENA" else 30_000 for code in range(256)
+]
+"""The greatest length of each message that has to come to its end before it is looked at. Past the
+smaller one libpq believes that synchronization is lost; all that has no size of its own is far
+below it."""
 
 
 class Expected:
@@ -140,7 +158,8 @@ class Conversation:
     executed by such a message, and what follows, a Query too, is in one transaction with it up to
     the Sync. ``copying``: the hub reads CopyData. ``status``: the
     transaction status of the last ReadyForQuery. ``withheld``: an ErrorResponse that ended a
-    pipeline and that the client has not been given.
+    pipeline and that the client has not been given. ``confusion``: the hub sent what is not legal;
+    nothing more is read, and nothing can be said any more.
     """
 
     def __init__(
@@ -158,6 +177,7 @@ class Conversation:
         self.status = ord("I")
         self.withheld: bytes | None = None
         self.fatal = False
+        self.confusion: OarError | None = None
         self._queue: deque[Expected] = deque()
         self._passing = 0
         self._partial = bytearray()
@@ -181,21 +201,18 @@ class Conversation:
 
     def sent(self, expected: Expected) -> None:
         """Note a request that has just been sent to the hub."""
-        if expected.kind in _READY_FOR_QUERY_FOLLOWS:
-            if self.copying:
-                return  # 54.2.7: ignored by the hub while it reads CopyData
-            if not self.skipping or expected.kind is Kind.SYNC:
-                self.open_pipeline = False
-        else:
-            self.open_pipeline = True
+        kind = expected.kind
+        if kind.ready_follows and self.copying:
+            return  # 54.2.7: ignored by the hub while it reads CopyData
         if self.skipping:
-            if expected.kind is not Kind.SYNC:
+            if kind is not _SYNC:
                 expected.skipped()
                 return
             self.skipping = False
-        if expected.kind is Kind.EXECUTE:
+        self.open_pipeline = not kind.ready_follows
+        if kind is _EXECUTE:
             self.implicit_block = self.implicit_block or expected.passes
-        elif expected.kind is Kind.SYNC:
+        elif kind is _SYNC:
             self.implicit_block = False
         self._queue.append(expected)
 
@@ -220,22 +237,33 @@ class Conversation:
 
     # --- what is received -------------------------------------------------------------------
 
+    @property
+    def inside_message(self) -> bool:
+        """The client has got the beginning of a message, and not yet the rest."""
+        return self._passing > 0
+
     def receive(self, chunk: bytes) -> list[bytes]:
-        """Take bytes from the hub; return those for the client. Raises :class:`HubConfused`."""
+        """Take bytes from the hub; return those for the client, in parts."""
         if self._passing >= len(chunk):
             self._passing -= len(chunk)
             return [chunk]
+        if self.confusion is not None:
+            return []
         if self._partial:
             self._partial += chunk
             if len(self._partial) < self._needed:
                 return []
             chunk = bytes(self._partial)
             self._partial.clear()
-        return self._walk(chunk)
-
-    def _walk(self, chunk: bytes) -> list[bytes]:
-        """Step over the messages of a chunk; gather the stretches that go to the client as is."""
         out: list[bytes] = []
+        try:
+            self._walk(chunk, out)
+        except (HubConfused, ProtocolViolation) as error:
+            self.confusion = error
+        return [part for part in out if part]
+
+    def _walk(self, chunk: bytes, out: list[bytes]) -> None:
+        """Step over the messages of a chunk; gather the stretches that go to the client as is."""
         start, at, end = 0, self._passing, len(chunk)
         last_header = end - HEADER.size
         needed = HEADER.size
@@ -247,7 +275,8 @@ class Conversation:
                 at = _after_rows(chunk, at, last_header)
                 continue
             ends = head is not None and head.routine and code in head.kind.plain_ends
-            if length < 4:
+            if not 4 <= length <= _LONGEST[code]:
+                out.append(chunk[start:at])
                 raise HubConfused(f"invalid message length from the hub: {length}")
             after = at + 1 + length
             if after > end:
@@ -257,7 +286,11 @@ class Conversation:
                 at = after
                 continue
             message = chunk[at:after]
-            given = self._message(code, message)
+            try:
+                given = self._message(code, message)
+            except OarError:
+                out.append(chunk[start:at])
+                raise
             if given is not message:  # hidden, replaced, or followed by something of ours
                 out += (chunk[start:at], given or b"")
                 start = after
@@ -266,12 +299,11 @@ class Conversation:
         self._partial += chunk[at:]
         self._needed = needed
         out.append(chunk if start == 0 and at >= end else chunk[start:at])
-        return [part for part in out if part]
 
     def _ended_plainly(self) -> bool:
         """Take the head off the queue, if nothing but its end has to be noted."""
         queue = self._queue
-        if self.copying or (len(queue) > 1 and queue[1].kind in _UNANSWERED):
+        if self.copying or (len(queue) > 1 and queue[1].kind.unanswered):
             return False
         queue.popleft()
         return True
@@ -292,14 +324,14 @@ class Conversation:
         return self._answer(head, code, message)
 
     def _answer(self, head: Expected, code: int, message: bytes) -> bytes | None:
-        if head.kind is Kind.STARTUP:
+        if head.kind is _STARTUP:
             message = self._startup(code, message)
         elif code == _COPY_IN:
             self._copy_in()
         given = head.message(code, message)
         if code not in head.kind.completed_by:
             return given
-        if head.kind is Kind.EXECUTE or code == _READY:
+        if head.kind is _EXECUTE or code == _READY:
             self.copying = False
         self._queue.popleft()
         if code == _READY:
@@ -337,11 +369,11 @@ class Conversation:
             return message
         self.copying = False
         head = self._queue[0]
-        if head.kind in _READY_FOR_QUERY_FOLLOWS:
+        if head.kind.ready_follows:
             return head.failed(message)
         self._queue.popleft()
         given = head.failed(message)
-        while self._queue and self._queue[0].kind is not Kind.SYNC:
+        while self._queue and self._queue[0].kind is not _SYNC:
             instead = self._queue.popleft().skipped()
             given = instead if given is None else given
         if given is None:
@@ -363,7 +395,7 @@ class Conversation:
     def _due_interjections(self) -> bytes:
         """Return what the client may be told now that the head of the queue has gone."""
         due = b""
-        while self._queue and self._queue[0].kind in _UNANSWERED:
+        while self._queue and self._queue[0].kind.unanswered:
             entry = self._queue.popleft()
             if isinstance(entry, Interjection):
                 due += entry.content

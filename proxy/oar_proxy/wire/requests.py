@@ -249,7 +249,7 @@ class Requests:
     def _query(self, raw: bytes) -> bytes | None:
         text = raw[HEADER.size : -1]
         # A string that ends elsewhere is malformed: the hub says so.
-        if raw[-1] == 0 and b"\0" not in text and self._names.suspect(text):
+        if self._names.suspect(text) and raw[-1] == 0 and b"\0" not in text:
             self._take(OwnQuery(raw, text))
             return None
         self._conversation.sent(_QUERY)
