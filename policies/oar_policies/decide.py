@@ -72,8 +72,10 @@ def decide_table(policy: Policy, table: str) -> Decision:
     return Decision(True, f"{policy.owner}/default permit")
 
 
-def decide_subject(policy: Policy, subject: Subject) -> Decision:
-    """Decide whether a subject may ask this owner for anything."""
+def decide_subject(policy: Policy, subject: Subject, today: date) -> Decision:
+    """Decide whether a subject may ask this owner for anything. ``today`` is the day in UTC."""
+    if policy.expires is not None and today > policy.expires.day:
+        return Decision(False, f"{policy.owner}/expires")
     if policy.subjects is None:
         return Decision(True, f"{policy.owner}/default permit")
     known = subject.roles | {subject.principal}

@@ -33,6 +33,7 @@ CODES: Final[Mapping[str, Severity]] = {
     "unreadable-rule": "error",
     "unreachable-grant": "warning",
     "expired-grant": "warning",
+    "expired-policy": "warning",
     "hidden-column": "warning",
     "one-sided-grant": "warning",
     "unusable-grant": "warning",
@@ -122,6 +123,9 @@ class _Linting:
 
     def findings(self) -> Iterator[Finding]:
         yield from self._unknown_names()
+        ends = self.policy.expires
+        if ends is not None and self.around.today > ends.day:
+            yield self._found("expired-policy", ends.mark, f"nobody may ask since {ends.day}")
         grants: tuple[Sequence[Grant], ...] = (
             self.policy.key_disclosure,
             self.policy.accept_keys or (),

@@ -166,6 +166,14 @@ class KeyAcceptance(Grant):
 
 
 @dataclass(frozen=True, slots=True)
+class LastDay:
+    """The last day, in UTC, on which something holds."""
+
+    mark: Mark
+    day: date
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """One owner's policy.
 
@@ -181,6 +189,8 @@ class Policy:
     """Only tables that have a rule are published."""
     subjects: frozenset[str] | None = None
     """Roles that may ask this owner; None: all."""
+    expires: LastDay | None = None
+    """After it this owner may not be asked at all; None: that does not end."""
     tables: Mapping[str, TableRule] = field(default_factory=lambda: MappingProxyType({}))
     key_disclosure: tuple[KeyDisclosure, ...] = ()
     accept_keys: tuple[KeyAcceptance, ...] | None = None
@@ -194,7 +204,8 @@ class Policy:
     def conditional(self) -> bool:
         """Whether decisions depend on who asks, what for, or on which day."""
         grants = (*self.key_disclosure, *(self.accept_keys or ()))
-        return self.subjects is not None or any(g.purposes or g.expires for g in grants)
+        ends = self.expires is not None or any(g.expires for g in grants)
+        return ends or self.subjects is not None or any(g.purposes for g in grants)
 
 
 def default_policy(owner: str) -> Policy:

@@ -23,6 +23,7 @@ from oar_policies.model import (
     Form,
     KeyAcceptance,
     KeyDisclosure,
+    LastDay,
     Mark,
     Mask,
     MinGroup,
@@ -100,6 +101,7 @@ class _Reading(Reading):
         known = (
             "version",
             "default",
+            "expires",
             "subjects",
             "limits",
             "tables",
@@ -109,7 +111,7 @@ class _Reading(Reading):
             "tests",
         )
         fields = self.versioned(root, known)
-        default, subjects, limits, tables, grants, accepted, model, tests = map(
+        default, expires, subjects, limits, tables, grants, accepted, model, tests = map(
             fields.get, known[1:]
         )
         return Policy(
@@ -117,6 +119,9 @@ class _Reading(Reading):
             source=self.source,
             digest=digest,
             default_deny=default is not None and self.denies(default[1], "default", "permit"),
+            expires=LastDay(start(expires[1]), self.day(expires[1], "expires"))
+            if expires
+            else None,
             subjects=self.names(subjects[1], "subjects", "role") if subjects else None,
             limits=self.limits(limits[1]) if limits else OwnerLimits(),
             tables=self.tables(tables[1]) if tables else MappingProxyType({}),

@@ -32,6 +32,7 @@ def schema() -> _Schema:
                     {"enum": ["permit", "deny"]},
                     "Whether a table that has no entry in tables is published.",
                 ),
+                "expires": _described(_day(), "The last day this owner may be asked, in UTC."),
                 "subjects": _described(_names(), "Roles that may ask this owner anything."),
                 "limits": _limits(),
                 "tables": _described(

@@ -183,18 +183,25 @@ class Decisions:
 
     def asks(self, owner: str) -> Decision:
         """Decide whether the subject may ask an owner at all."""
-        return decide_subject(self.policy(owner), self.subject)
+        return decide_subject(self.policy(owner), self.subject, self.today)
 
     def require_asks(self, owners: Iterable[str]) -> None:
         """Raise :class:`InsufficientPrivilege` for an owner that the subject may not ask."""
         for owner in owners:
-            decision = self.asks(owner)
-            if not decision.permit:
+            decision, ends = self.asks(owner), self.policy(owner).expires
+            if decision.permit:
+                continue
+            if ends is not None and self.today > ends.day:
                 raise InsufficientPrivilege(
-                    f"permission denied for the tables of owner {owner}",
-                    detail=f"rule {decision.rule} names the roles that may ask",
-                    hint=f"ask owner {owner}, or those who run the proxy, for one of them",
+                    f"permission denied for the tables of owner {owner}: its policy has ended",
+                    detail=f"rule {decision.rule}: the last day was {ends.day}, in UTC",
+                    hint=f"owner {owner} can extend it",
                 )
+            raise InsufficientPrivilege(
+                f"permission denied for the tables of owner {owner}",
+                detail=f"rule {decision.rule} names the roles that may ask",
+                hint=f"ask owner {owner}, or those who run the proxy, for one of them",
+            )
 
     def edge(self, edge: KeyEdge) -> EdgeVerdict:
         """Decide about a possible semi-join before any key is known."""

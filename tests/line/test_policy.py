@@ -443,6 +443,18 @@ def test_a_table_with_a_required_filter_is_read_with_one(proxy):
     assert client.execute(JOIN).fetchall() == ROWS
 
 
+def test_nobody_asks_an_owner_whose_policy_has_ended(proxy):
+    client = proxy({"south": "version: 1\nexpires: 2020-12-31\n"})
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="its policy has ended") as error:
+        client.execute("SELECT count(*) FROM shop.b")
+    assert (
+        error.value.diag.message_detail == "rule south/expires: the last day was 2020-12-31, in UTC"
+    )
+    assert client.execute("SELECT count(*) FROM shop.a").fetchone() == (6,)
+    client = proxy({"south": "version: 1\nexpires: 2999-12-31\n"})
+    assert client.execute("SELECT count(*) FROM shop.b").fetchone() == (6,)
+
+
 def test_only_subjects_ask_an_owner(proxy):
     client = proxy({"south": "version: 1\nsubjects: [oar_auditor]\n"})
     assert client.execute("SELECT count(*) FROM shop.a").fetchone() == (6,)

@@ -216,9 +216,17 @@ def test_a_receiver_decides_what_it_takes(column, sender, purpose, permit, rule)
     ],
 )
 def test_subjects_are_principals_and_roles(subject, permit):
-    decision = decide_subject(CONDITIONS, subject)
+    decision = decide_subject(CONDITIONS, subject, TODAY)
     assert (decision.permit, decision.rule) == (permit, "logistics/subjects")
-    assert decide_subject(POLICY, subject).permit
+    assert decide_subject(POLICY, subject, TODAY).permit
+
+
+def test_nobody_asks_once_a_policy_has_ended():
+    policy = parse_policy("version: 1\nexpires: 2026-05-09", owner="o", source="s")
+    assert decide_subject(policy, ANNA, TODAY).permit
+    decision = decide_subject(policy, ANNA, date(2026, 5, 10))
+    assert (decision.permit, decision.rule) == (False, "o/expires")
+    assert policy.conditional
 
 
 def test_by_default_deny_only_what_has_a_rule_is_published():

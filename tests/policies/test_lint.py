@@ -41,6 +41,7 @@ CASES = [
     ({"a": "tables: {order: {deny: true}}"}, "unknown-table", (2, 10), "order is not published"),
     ({"a": "tables: {orders: {deny_columns: [ids]}}"}, "unknown-column", (2, 34), "orders.ids is not"),
     ({"a": "tables: {orders: {require_filter: [none]}}"}, "unknown-column", (2, 36), "orders.none is not"),
+    ({"a": "expires: 2027-05-31"}, "expired-policy", (2, 10), "nobody may ask since 2027-05-31"),
     ({"a": "tables: {orders: {min_group: {entity: nr, size: 5}}}"}, "unknown-column", (2, 39), "orders.nr is not"),
     (grant("column: orders.no, to: [b]"), "unknown-column", (3, 3), "orders.no is not published"),
     (grant("column: order.*, to: [b]"), "unknown-table", (3, 3), "order is not published"),

@@ -94,6 +94,7 @@ tests = mapping(
 documents = mapping(
     {"version": st.just(1)},
     default=st.sampled_from(["permit", "deny"]),
+    expires=conditions["expires"],
     subjects=names,
     limits=mapping(
         None,

@@ -271,6 +271,7 @@ def _spelled(verdict: EdgeVerdict) -> str:
 def _settled(policy: Policy) -> dict[str, Any]:
     """Return what a policy says besides edges and what is hidden, by the name of its field."""
     told: dict[str, Any] = {f"limits.{n}": v for n, v in asdict(policy.limits).items()}
+    told["expires"] = None if policy.expires is None else policy.expires.day.isoformat()
     told["subjects"] = None if policy.subjects is None else sorted(policy.subjects)
     told["model.rows"] = "allow" if policy.rows_to_model else "deny"
     for table, rule in policy.tables.items():
