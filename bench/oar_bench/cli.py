@@ -32,6 +32,7 @@ from oar_bench.printing import (
     refuse,
 )
 from oar_bench.reduction.command import reduction_command
+from oar_bench.wire.command import wire_command
 from oar_bench.work import work_directory
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ app.command("fuzz")(fuzz_command)
 app.command("kills")(kills_command)
 app.command("ledger")(ledger_command)
 app.command("policies")(policies_command)
+app.command("wire")(wire_command)
 
 
 @app.callback()

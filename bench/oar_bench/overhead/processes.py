@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,12 +58,16 @@ class Proxy:
 
 @contextmanager
 def proxy_process(
-    directory: Path, password: str, sections: Mapping[str, Any] | None = None
+    directory: Path,
+    password: str,
+    sections: Mapping[str, Any] | None = None,
+    *,
+    log: Path | None = None,
 ) -> Iterator[Proxy]:
     """Run ``oar serve`` with its hub in ``directory``, for the length of the block.
 
-    ``sections`` are added to its configuration. Raises :class:`OverheadError` when it does not
-    come up.
+    ``sections`` are added to its configuration; errors go to ``log``, or where this process's do.
+    Raises :class:`OverheadError` when it does not come up.
     """
     port = free_port()
     config = directory / "oar.yaml"
@@ -76,7 +80,9 @@ def proxy_process(
     }
     config.write_text(yaml.safe_dump(content))
     command = [sys.executable, "-m", "oar_proxy.cli", "serve", "--config", str(config)]
-    with subprocess.Popen(command) as process:
+    with ExitStack() as stack:
+        output = None if log is None else stack.enter_context(log.open("wb"))
+        process = stack.enter_context(subprocess.Popen(command, stdout=output, stderr=output))
         try:
             wait_for_port(process, port, "oar serve")
             address = running_hub(hub)
