@@ -7,10 +7,10 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test kill-test wire-fuzz bench lock wheel clean
+.PHONY: help setup demo check format test kill-test wire-fuzz clients driver-suites bench lock wheel clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with everything in it; quick when nothing changed
 
@@ -40,6 +40,12 @@ kill-test: $(STAMP) ## kill proxies and hubs 500 times and look at the ledger; t
 
 wire-fuzz: $(STAMP) ## break a million conversations, and 3000 connections; five minutes
 	@$(BIN)/oar bench wire --count 1000000 --sockets 3000 $(ARGS)
+
+clients: $(STAMP) ## do the same with every client installed, at a PostgreSQL and through the proxy
+	@PYTHONPATH=tests/support $(BIN)/python -m clients $(ARGS)
+
+driver-suites: $(STAMP) ## run drivers' own test suites both ways; half an hour. ARGS=--help
+	@PYTHONPATH=tests/support $(BIN)/python -m driver_suites $(ARGS)
 
 bench: $(STAMP) ## run a benchmark: ARGS="…", see oar bench --help
 	@$(BIN)/oar bench $(ARGS)

@@ -1,0 +1,99 @@
+"""A PostgreSQL and a proxy on ports of 127.0.0.1: many drivers know no socket's directory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg.conninfo
+from oar_proxy.hub.binaries import find_binaries
+
+
+class TcpServer:
+    """The embedded hub's PostgreSQL, with SCRAM, in a directory of its own while it is entered."""
+
+    def __init__(self, role="postgres"):
+        self.role, self.password = role, secrets.token_hex(8)
+        self.port = free_port()
+
+    def _run(self, program, *arguments):
+        command = [self._programs / program, "-D", self._directory / "data", *arguments]
+        subprocess.run(command, check=True, cwd="/", stdout=subprocess.DEVNULL, **self._account)
+
+    def __enter__(self):
+        self._directory = Path(tempfile.mkdtemp(prefix="oar-tcp-"))
+        self._directory.chmod(0o711)
+        self._account = {}
+        self._programs = find_binaries().directory
+        (self._directory / "password").write_text(self.password)
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            os.chown(self._directory, nobody.pw_uid, nobody.pw_gid)
+            self._account = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        self._run("initdb", "-U", self.role, "--auth=scram-sha-256", "--encoding=UTF8",
+                  f"--pwfile={self._directory}/password", "--locale=C.UTF-8", "--no-sync")  # fmt: skip
+        self._run("pg_ctl", "-w", "-l", self._directory / "log", "-o",
+                  f"-c listen_addresses=127.0.0.1 -c port={self.port} -c fsync=off -c max_connections=200"
+                  f" -c max_prepared_transactions=10 -k {self._directory}", "start")  # fmt: skip
+        return self
+
+    def __exit__(self, *_):
+        self._run("pg_ctl", "-w", "-m", "immediate", "stop")
+        shutil.rmtree(self._directory)
+
+    def dsn(self, database="postgres"):
+        """Say how its administrator reaches a database."""
+        return psycopg.conninfo.make_conninfo(
+            host="127.0.0.1",
+            port=self.port,
+            user=self.role,
+            password=self.password,
+            dbname=database,
+        )
+
+    def url(self, database):
+        """The same, as the address of an owner."""
+        return f"postgres://{self.role}:{self.password}@127.0.0.1:{self.port}/{database}"
+
+
+@contextlib.contextmanager
+def serving(configuration, directory):
+    """Run ``oar serve`` in a process of its own; its port. What it logs is in the directory."""
+    port = free_port()
+    file = directory / f"oar-{port}.json"  # JSON is YAML
+    file.write_text(json.dumps(configuration | {"listen": {"port": port, "max_clients": 150}}))
+    with (directory / f"oar-{port}.log").open("wb") as log:
+        command = [sys.executable, "-m", "oar_proxy.cli", "serve", "--config", file]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 60
+        while not listens(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError((directory / f"oar-{port}.log").read_text())
+            time.sleep(0.05)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def listens(port):
+    """Tell whether somebody listens on a port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def free_port():
+    """Return a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
