@@ -143,11 +143,11 @@ def unpack(suite, directory, version, clone):
         inner.rename(tree)
     if not python.exists():
         venv.create(python.parent.parent, with_pip=True)
-        subprocess.run(
-            [python, "-m", "pip", "install", "--quiet", "pytest>=8.3", "pytest-timeout",
-             f"{suite.binary or suite.driver}=={version}", *suite.requires],
-            check=True,
-        )  # fmt: skip
+    subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "pytest>=8.3", "pytest-timeout",
+         f"{suite.binary or suite.driver}=={version}", *suite.requires],
+        check=True,
+    )  # fmt: skip
     return tree, python
 
 
