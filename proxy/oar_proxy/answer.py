@@ -16,7 +16,7 @@ from typing import Final
 
 from oar_adapters.interface import Output, Packed, Partial, base_type, is_binary
 
-from oar_proxy.errors import FeatureNotSupported, LimitExceeded
+from oar_proxy.errors import FeatureNotSupported, InsufficientPrivilege, LimitExceeded
 from oar_proxy.expansion import Values
 from oar_proxy.federation import Copied, Execution, HubReader, Parameter
 from oar_proxy.grouping import Withheld
@@ -49,6 +49,13 @@ _ELEMENTS: Final[dict[str, tuple[int, int]]] = {
 """OIDs of a type and of its array type: fixed for built-in types in every PostgreSQL."""
 
 _BIGINT: Final = 20
+
+_SHADOWED_TYPES: Final = """
+SELECT EXISTS (
+  SELECT FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_type AS b USING (typname)
+  WHERE t.typnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema()
+    AND b.typnamespace OPERATOR(pg_catalog.=) 'pg_catalog'::pg_catalog.regnamespace)
+"""
 MAX_ARRAY_BYTES: Final = 1024 * 1024 * 1024 - 1024 * 1024
 """One value of PostgreSQL's is below 1 GB; a little room is left for headers."""
 
@@ -96,8 +103,17 @@ def _over_rows(statement: FederatedStatement, gathered: Gathered, binder: _Binde
 async def told_of_withheld(withheld: Withheld, gathered: Gathered, link: HubReader) -> str:
     """Have the hub count, over the rows of the answer, the groups that it will not have.
 
-    Returns what to say of them. The rows are sent once more, and kept.
+    Returns what to say of them. The rows are sent once more, and kept. Raises
+    :class:`InsufficientPrivilege` where the session has types of its own by built-in names: a cast
+    to one may call a function for each row.
     """
+    ((shadowed,),) = await link.query(_SHADOWED_TYPES)
+    if shadowed == b"t":
+        raise InsufficientPrivilege(
+            "the session has temporary types by the names of PostgreSQL's own",
+            detail=withheld.by,
+            hint="drop them, or ask in another session",
+        )
     execution = _over_rows(withheld.query, gathered, _Binder(1, None))
     ((groups, *entities),) = await link.query(execution.sql, execution.parameters)
     assert groups is not None

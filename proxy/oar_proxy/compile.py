@@ -164,7 +164,7 @@ class Compiler:
             plan = plans.make_plan(
                 statement, Reading({}, ()), adapters=self._adapters, decisions=wishes.decisions
             )
-            return replace(plan, checked=checked)
+            return replace(plan, checked=checked, withheld=withheld)
         capabilities = {owner: self._adapters[owner].capabilities for owner in owners}
         whole = whole_statement(statement, capabilities, edits)
         if isinstance(whole, Whole):

@@ -9,7 +9,7 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from oar_adapters.interface import base_type
@@ -93,41 +93,65 @@ _MORE_THAN_ROWS: Final = (
 )
 
 Refuse = Callable[[str], InsufficientPrivilege]
-Types = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A column: its type, empty where that is not known, and whether it is never NULL."""
+
+    type: str
+    not_null: bool
+
+
+Columns = Mapping[str, Known]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What FROM of the grouping query names.
+    """What FROM names.
 
-    ``types`` None: its columns are not known. ``renamed``: they have other names there.
+    ``columns`` None: they are not known. ``renamed``: they have other names there. ``nullable``: an
+    outer join may give NULLs in their place.
     """
 
     name: str | None
-    types: Types | None
+    columns: Columns | None
     renamed: bool = False
+    nullable: bool = False
+
+
+Sources = Sequence[Source]
+Places = frozenset[int]
+"""Sources, by their place, of which one may be meant."""
 
 
 class GroupingQuery:
     """A SELECT that groups, checked. ``sources`` is what its FROM names.
 
-    ``types`` gives the columns of the relation that is named at a position, None for a CTE;
-    ``literals`` are the client's parameters. ``refuse`` makes the error of what is on no list.
+    ``columns`` gives those of the published table that is named at a position, None for another
+    relation; ``literals`` are the client's parameters. ``refuse`` makes the error of what is on no
+    list.
     """
 
     def __init__(
         self,
         select: Any,
-        types: Callable[[int], Types | None],
+        columns: Callable[[int], Columns | None],
         literals: Mapping[int, str],
         refuse: Refuse,
     ) -> None:
-        self._types_at = types
+        self._columns_at = columns
         self._literals = literals
         self._refuse = refuse
         self._targets: Sequence[Any] = select.targetList or ()
-        self.sources: Sequence[Source] = ()
+        self._contributing: dict[str, None] = {}
+        self.sources: Sources = ()
         self._check(select)
+
+    @property
+    def contributing(self) -> Sequence[str]:
+        """The columns that are aggregated and may be NULL, as the query writes them."""
+        return list(self._contributing)
 
     # --- what is evaluated for rows ---------------------------------------------------------------
 
@@ -139,98 +163,148 @@ class GroupingQuery:
         if select.windowClause:
             raise self._refuse("windows look at other groups, also those that are not shown")
         self.sources = [source for item in select.fromClause for source in self._from(item)]
-        self._condition(select.whereClause)
+        self._filter(select.whereClause, self.sources)
         for part in ("targetList", "havingClause", "sortClause", "limitCount", "limitOffset"):
             self._of_groups(getattr(select, part))
         if any(each is not None for each in select.distinctClause or ()):
             raise self._refuse("DISTINCT ON picks one of several")
 
-    def _from(self, item: Any) -> Iterator[Source]:
+    def _from(self, item: Any, *, picks: bool = False) -> list[Source]:
+        """Read an item of FROM. ``picks``: it is of a query that picks rows, and multiplies none.
+
+        Whoever could say how often a row is there could weigh single ones, and read them in a sum.
+        So rows are joined with those of owners only, by columns that are equal.
+        """
         alias = getattr(item, "alias", None)
         if isinstance(item, ast.RangeVar):
             name = item.relname if alias is None else alias.aliasname
+            columns = self._columns_at(item.location)
+            if columns is None and not picks:
+                raise self._refuse("what stands beside it in FROM is no owner's table")
             renamed = alias is not None and bool(alias.colnames)
-            yield Source(name, None if renamed else self._known(item.location), renamed)
-        elif isinstance(item, ast.JoinExpr) and alias is None and item.join_using_alias is None:
-            yield from self._from(item.larg)
-            yield from self._from(item.rarg)
-            self._condition(item.quals)
-        elif isinstance(item, ast.RangeSubselect) and alias is not None and not item.lateral:
-            renamed = bool(alias.colnames)
-            types = self._plain(item.subquery)
-            yield Source(alias.aliasname, None if renamed else types)
-        else:
-            raise self._refuse("FROM has more than tables, joins and plain subqueries")
+            return [Source(name, None if renamed else columns, renamed)]
+        if isinstance(item, ast.JoinExpr) and alias is None and item.join_using_alias is None:
+            return self._join(item, picks=picks)
+        if isinstance(item, ast.RangeSubselect) and alias is not None and not item.lateral:
+            columns, _ = self._plain(item.subquery, picks=picks)
+            return [Source(alias.aliasname, None if alias.colnames else columns)]
+        raise self._refuse("FROM has more than tables, joins and plain subqueries")
 
-    def _known(self, position: int) -> Types:
-        found = self._types_at(position)
-        if found is None:
-            raise self._refuse("a CTE stands beside it")
-        return found
+    def _join(self, item: Any, *, picks: bool) -> list[Source]:
+        left, right = self._from(item.larg, picks=picks), self._from(item.rarg, picks=picks)
+        sources = [*left, *right]
+        kind, lefts = item.jointype, frozenset(range(len(left)))
+        rights = frozenset(range(len(sources))) - lefts
+        joins = enums.JoinType
+        nullable = {
+            joins.JOIN_LEFT: rights,
+            joins.JOIN_RIGHT: lefts,
+            joins.JOIN_FULL: lefts | rights,
+        }.get(kind, frozenset())
+        # A condition on rows that are there whether it holds or not would multiply some of them.
+        sides = None if kind == joins.JOIN_INNER else nullable
+        sides = frozenset() if kind == joins.JOIN_FULL else sides
+        self._filter(item.quals, sources, None if picks else sides, picks=picks)
+        return [
+            replace(source, nullable=source.nullable or place in nullable)
+            for place, source in enumerate(sources)
+        ]
 
-    def _plain(self, select: Any) -> Types | None:
+    def _plain(self, select: Any, *, picks: bool) -> tuple[Columns | None, Sources]:
         """Check a query that gives columns of rows as they are, or constants.
 
-        Returns its columns, None where a star stands for ones that are not known.
+        Returns its columns, None where a star stands for ones that are not known, and what its FROM
+        names.
         """
         if not isinstance(select, ast.SelectStmt) or any(
             getattr(select, name) for name in _MORE_THAN_ROWS
         ):
             raise self._refuse("a subquery in FROM or WHERE is more than columns of rows")
-        sources = [source for item in select.fromClause or () for source in self._from(item)]
-        self._condition(select.whereClause)
-        types: dict[str, str] = {}
+        items = select.fromClause or ()
+        sources = [source for item in items for source in self._from(item, picks=picks)]
+        self._filter(select.whereClause, sources, picks=picks)
+        columns: dict[str, Known] = {}
+        known = True
         for target in select.targetList or ():
             value = target.val
             if not isinstance(value, ast.ColumnRef):
                 if not self._constant(value):
                     raise self._refuse("a subquery in FROM or WHERE makes something of a row")
-                types[target.name or "?column?"] = ""
+                columns[target.name or "?column?"] = Known("", False)
             elif isinstance(value.fields[-1], ast.A_Star):
-                if any(source.types is None for source in sources):
-                    return None
+                known = known and all(source.columns is not None for source in sources)
                 for source in sources:
-                    types |= source.types or {}
+                    columns |= source.columns or {}
             else:
-                types[target.name or value.fields[-1].sval] = _type(value, sources) or ""
-        return types
+                found = _find(value, sources)
+                columns[target.name or value.fields[-1].sval] = found or Known("", False)
+        return columns if known else None, sources
 
-    def _condition(self, node: Any) -> None:
+    def _filter(
+        self, node: Any, sources: Sources, sides: Places | None = None, *, picks: bool = False
+    ) -> None:
+        """Check a condition on rows: each part of it is of one source, or joins two by ``=``.
+
+        ``sides``: the sources that it may be of, None for any. Where it only ``picks`` rows it may
+        be of several.
+        """
         if node is None:
             return
-        if isinstance(node, ast.BoolExpr):
+        if isinstance(node, ast.BoolExpr) and node.boolop == enums.BoolExprType.AND_EXPR:
             for argument in node.args:
-                self._condition(argument)
-        elif isinstance(node, ast.SubLink):
-            self._semi_join(node)
-        elif isinstance(node, ast.ColumnRef | ast.NullTest | ast.BooleanTest):
-            if compared_with_constants(node) is None:
-                raise self._refuse("a condition makes something of a row")
-        elif self._constant(node) or _compares_constants(node):
+                self._filter(argument, sources, sides, picks=picks)
             return
-        elif not (compares_columns(node) or _orders_columns(node)):
-            column = compared_with_constants(node)
-            sides = (getattr(node, "lexpr", None), getattr(node, "rexpr", None))
-            given = [side for side in sides if side is not column]
-            if column is None or not all(map(self._constant, constants(tuple(given)))):
-                raise self._refuse("a condition does not just compare columns")
-            if matches_a_pattern(node) and not all(map(self._pattern, constants(tuple(given)))):
-                raise self._refuse("a pattern may fail where it is reached")
+        meant = [_places(each, sources) for each in self._condition(node, sources, picks=picks)]
+        if picks or not meant:
+            return
+        common = meant[0].intersection(*meant)
+        if not common and not compares_columns(node):
+            raise self._refuse("a condition on two tables together is more than =")
+        if common and sides is not None and not common <= sides:
+            raise self._refuse("ON of an outer join has a condition on rows that are kept anyway")
 
-    def _semi_join(self, node: Any) -> None:
+    def _condition(self, node: Any, sources: Sources, *, picks: bool) -> list[Any]:
+        """Check the form of a condition. Returns the columns that it compares."""
+        if isinstance(node, ast.BoolExpr):
+            inside = [self._condition(each, sources, picks=picks) for each in node.args]
+            return [column for columns in inside for column in columns]
+        if isinstance(node, ast.SubLink):
+            return self._semi_join(node, sources)
+        if self._constant(node) or _compares_constants(node):
+            return []
+        if compares_columns(node) or _orders_columns(node):
+            return [node.lexpr, node.rexpr]
+        column = compared_with_constants(node)
+        if column is None:
+            raise self._refuse("a condition does not just compare columns")
+        if isinstance(node, ast.A_Expr):
+            given = constants(node.rexpr if node.lexpr is column else node.lexpr)
+            if not all(map(self._constant, given)):
+                raise self._refuse("a condition does not just compare columns")
+            if matches_a_pattern(node) and not all(map(self._pattern, given)):
+                raise self._refuse("a pattern may fail where it is reached")
+        return [column]
+
+    def _semi_join(self, node: Any, sources: Sources) -> list[Any]:
         kinds = enums.SubLinkType
         equals = node.operName is None or [part.sval for part in node.operName] == ["="]
-        column = isinstance(node.testexpr, ast.ColumnRef)
+        tested = [node.testexpr] if isinstance(node.testexpr, ast.ColumnRef) else []
         known = node.subLinkType == kinds.EXISTS_SUBLINK or (
-            node.subLinkType == kinds.ANY_SUBLINK and equals and column
+            node.subLinkType == kinds.ANY_SUBLINK and equals and tested
         )
         if not known:
             raise self._refuse("a subquery in a condition is neither IN nor EXISTS")
-        self._plain(node.subselect)
+        _, inner = self._plain(node.subselect, picks=True)
+        outer = [each for each in _column_refs(node.subselect) if not _places(each, inner)]
+        if not all(_places(each, sources) for each in outer):
+            raise self._refuse("a name in a subquery may mean several things")
+        return [*tested, *outer]
 
     def _constant(self, node: Any) -> bool:
         """Tell whether it is a constant that has its value before any row is read."""
         if isinstance(node, ast.TypeCast):
+            if [part.sval for part in node.typeName.names][:-1] not in ([], ["pg_catalog"]):
+                return False
             if isinstance(node.arg, ast.ParamRef):
                 return not self._literals.get(node.arg.number, "").endswith(_TEXTS)
             return isinstance(node.arg, ast.A_Const)
@@ -271,6 +345,11 @@ class GroupingQuery:
             if not isinstance(argument, ast.ColumnRef):
                 raise self._refuse(f"the argument of {name} is not a column as it is")
             self._column(argument)
+            found = _find(argument, self.sources)
+            if found is None:
+                raise self._refuse(f"it is not known of which table the argument of {name} is")
+            if not found.not_null:
+                self._contributing[_written(argument)] = None
 
     def _column(self, node: Any) -> None:
         """Refuse ``t.f`` that may be a function of a row, and stars."""
@@ -279,7 +358,7 @@ class GroupingQuery:
             raise self._refuse("a star stands for columns that are no keys")
         if len(names) > 1:
             known = [s for s in self.sources if s.name == names[-2]]
-            if any(s.types is not None and names[-1] not in s.types for s in known):
+            if any(s.columns is not None and names[-1] not in s.columns for s in known):
                 raise self._refuse(f"{names[-1]} may be a function of a row")
 
     # --- keys -------------------------------------------------------------------------------------
@@ -301,9 +380,9 @@ class GroupingQuery:
         if isinstance(item, ast.ColumnRef) and len(item.fields) == 1:
             name = getattr(item.fields[0], "sval", None)
             named = [t.val for t in self._targets if t.name == name]
-            known = [s for s in self.sources if s.types is not None and name in s.types]
+            known = [s for s in self.sources if s.columns is not None and name in s.columns]
             if named and not known:
-                if any(source.types is None for source in self.sources):
+                if any(source.columns is None for source in self.sources):
                     raise self._refuse(
                         f"GROUP BY {name} may mean a column or what is selected by that name"
                     )
@@ -313,7 +392,7 @@ class GroupingQuery:
     def _key(self, node: Any) -> str:
         if isinstance(node, ast.ColumnRef):
             self._column(node)
-            return ".".join(quote_identifier(part.sval) for part in node.fields)
+            return _written(node)
         if isinstance(node, ast.FuncCall):
             *schema, name = (part.sval for part in node.funcname)
             arguments: Any = node.args or ()
@@ -329,17 +408,49 @@ class GroupingQuery:
         raise self._refuse("a key is neither a column nor a part of a time")
 
     def _time(self, node: Any) -> str:
-        if isinstance(node, ast.ColumnRef) and _type(node, self.sources) not in _TIMES:
-            raise self._refuse("GROUP BY takes a part of what is not known to be a time")
+        if isinstance(node, ast.ColumnRef):
+            found = _find(node, self.sources)
+            if found is None or base_type(found.type) not in _TIMES:
+                raise self._refuse("GROUP BY takes a part of what is not known to be a time")
         return self._key(node)
 
 
-def _type(node: Any, sources: Sequence[Source]) -> str | None:
-    """Return the type of a column without its modifier, None where it is not known."""
+def _written(column: Any) -> str:
+    return ".".join(quote_identifier(part.sval) for part in column.fields)
+
+
+def _column_refs(node: Any) -> Iterator[Any]:
+    if isinstance(node, ast.ColumnRef):
+        yield node
+    for child in children(node):
+        yield from _column_refs(child)
+
+
+def _places(node: Any, sources: Sources) -> Places:
+    """Return the sources of which a column may be one."""
     names = [part.sval for part in node.fields if isinstance(part, ast.String)]
-    meant = [s for s in sources if len(names) == 1 or s.name == names[-2]]
-    found = [s.types[names[-1]] for s in meant if s.types and names[-1] in s.types]
-    return base_type(found[0]) if len(found) == 1 and None not in (s.types for s in meant) else None
+    if len(names) > 1 or len(names) < len(node.fields):
+        named = names[-2:-1] if len(names) == len(node.fields) else names[-1:]
+        return frozenset(n for n, source in enumerate(sources) if [source.name] == named)
+    return frozenset(
+        n
+        for n, source in enumerate(sources)
+        if source.columns is None or names[0] in source.columns
+    )
+
+
+def _find(node: Any, sources: Sources) -> Known | None:
+    """Return what is known of a column, None where that is not clear.
+
+    A column that a join merges is as either side has it.
+    """
+    places = sorted(_places(node, sources))
+    name: str = node.fields[-1].sval if isinstance(node.fields[-1], ast.String) else "*"
+    held = [(sources[place], (sources[place].columns or {}).get(name)) for place in places]
+    if not held or any(known is None for _, known in held):
+        return None
+    found = [Known(k.type, k.not_null and not s.nullable) for s, k in held if k is not None]
+    return replace(found[0], not_null=all(each.not_null for each in found))
 
 
 def aggregates(select: Any) -> bool:

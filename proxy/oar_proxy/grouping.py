@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from oar_proxy.decision import Decisions, Grouped
 from oar_proxy.errors import InsufficientPrivilege
-from oar_proxy.groupforms import GroupingQuery, Types, groups, require_scalars
+from oar_proxy.groupforms import Columns, GroupingQuery, Known, groups, require_scalars
 from oar_proxy.sql.clauses import clauses
 from oar_proxy.sql.text import Edit, SyntaxFault, bracketed_queries, quote_identifier, splice
 from oar_proxy.sql.tree import ast, enums
@@ -142,7 +142,7 @@ class _Reading:
         if any(each is not select for each, _ in found):
             raise self.refuse("more than one query reads it")
         self._require_passed_on(root, above)
-        query = GroupingQuery(select, self._types, self._literals, self.refuse)
+        query = GroupingQuery(select, self._columns, self._literals, self.refuse)
         inside = {place: self._places(place, path, above, extent) for place, path in paths.items()}
         return self._written(query, select, paths, inside, nested=bool(above))
 
@@ -153,13 +153,11 @@ class _Reading:
                 return occurrence.relation.start
         return None
 
-    def _types(self, position: int) -> Types | None:
+    def _columns(self, position: int) -> Columns | None:
         for occurrence in self._statement.occurrences:
             if occurrence.relation.start <= position < occurrence.relation.end:
-                return {column.name: column.type for column in occurrence.table.columns}
-        for other in self._statement.others:
-            if other.relation.start <= position < other.relation.end:
-                return dict(other.columns)
+                columns = occurrence.table.columns
+                return {column.name: Known(column.type, column.not_null) for column in columns}
         return None
 
     # --- where the grouping query is --------------------------------------------------------------
@@ -240,9 +238,12 @@ class _Reading:
             raise self.refuse("another query reads published tables as well")
         entities = [self._entity(place, path, query, select) for place, path in paths.items()]
         rules = tuple(self._rules[place][1] for place in paths)
+        # Of each column that is aggregated so many entities have a value, not just a row.
+        those = ["", *(f" FILTER (WHERE {column} IS NOT NULL)" for column in query.contributing)]
         enough = " AND ".join(
-            f"pg_catalog.count(DISTINCT {entity}) OPERATOR(pg_catalog.>=) {rule.size}"
+            f"pg_catalog.count(DISTINCT {entity}){that} OPERATOR(pg_catalog.>=) {rule.size}"
             for entity, rule in zip(entities, rules, strict=True)
+            for that in those
         )
         keys = query.keys(select)
         by = f"\nGROUP BY {', '.join(keys)}" if keys else ""

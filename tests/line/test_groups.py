@@ -130,6 +130,24 @@ REFUSED = [
     "SELECT count(*) FROM visits v WHERE EXISTS (SELECT 1 / (v.person - 3))",
     "SELECT city, (SELECT name FROM people LIMIT 1) FROM visits GROUP BY city",
     "SELECT city, count(*) FROM visits GROUP BY city LIMIT (SELECT count(*) FROM people)",
+    # joins that weigh the rows of one person, to be read in a sum
+    "SELECT count(m.one) FROM visits v LEFT JOIN mine m ON m.person = v.person",
+    "SELECT sum(m.one) FROM visits v JOIN mine m USING (person)",
+    "SELECT count(*) FROM visits v JOIN mine m USING (person)",
+    "SELECT count(*) FROM visits v, (SELECT person FROM mine) AS m WHERE m.person = v.person",
+    "SELECT count(*) FROM visits v JOIN people p ON p.born = 1950 OR (v.person = 3 AND p.born > 0)",
+    "SELECT count(*) FROM visits v JOIN people p ON p.person >= v.person",
+    "SELECT count(*) FROM visits v LEFT JOIN people p ON v.person = 3",
+    "SELECT count(*) FROM visits v LEFT JOIN people p ON p.person = v.person AND v.illness = 'gout'",
+    "SELECT count(*) FROM people p RIGHT JOIN visits v ON v.person = 3",
+    "SELECT count(*) FROM people p FULL JOIN visits v ON p.person = v.person AND p.born > 1",
+    "SELECT count(*) FROM visits v, people p WHERE NOT (v.person = 3 AND p.born > 1950)",
+    "SELECT count(*) FROM visits v, people p WHERE EXISTS"
+    " (SELECT FROM people q WHERE q.born = 1950 AND (v.person = 3 OR p.born = 1951))",
+    "SELECT count(*) FROM visits v, people p WHERE p.person IN (SELECT q.person FROM people q"
+    " WHERE v.person = 3 OR q.born = 1950)",
+    "SELECT count(x.born) FROM (SELECT v.city, born FROM visits v JOIN people p ON v.person = 3"
+    " OR p.born = 1950) AS x",
     # rows that pick other rows
     "SELECT name FROM people WHERE person IN (SELECT person FROM visits)",
     "SELECT name FROM people p WHERE EXISTS (SELECT FROM visits v WHERE v.person = p.person)",
@@ -183,6 +201,7 @@ def asked(request, two_owners):
     with two_owners(request, "sqlite", tables) as (client, merged):
         connection = client(north=NORTH)
         connection.execute("CREATE TEMP TABLE kept (city text, n bigint)")
+        connection.execute("CREATE TEMP TABLE mine AS SELECT 3::bigint AS person, 1 AS one")
         said = []
         connection.add_notice_handler(lambda d: said.append((d.message_primary, d.message_detail)))
         yield connection, merged, said
@@ -281,6 +300,38 @@ def test_parameters_cursors_and_copies_are_as_the_select_in_them(asked, binary):
     assert connection.execute("SELECT km FROM made ORDER BY km").fetchall() == [(5,), (9,)]
     connection.execute("DROP TABLE made")
     assert len(notices) == 4
+
+
+def test_what_is_aggregated_has_values_of_enough_entities(asked):
+    connection, _, _ = asked
+    # Of the three of km 9 one alone has been to Bern, of the two of km 5 both are in Oslo.
+    joined = "FROM trips t LEFT JOIN people p ON p.person = t.person AND p.name = 'P3' GROUP BY km"
+    assert connection.execute(f"SELECT km, count(*) {joined}").fetchall() == [(5, 2), (9, 3)]
+    assert connection.execute(f"SELECT km, count(p.born) {joined}").fetchall() == []
+    assert connection.execute(f"SELECT km {joined} HAVING sum(p.born) > 0").fetchall() == []
+    assert connection.execute(f"SELECT km {joined} ORDER BY count(p.born)").fetchall() == []
+
+
+def test_types_of_the_session_by_built_in_names_are_refused(asked):
+    connection, _, notices = asked
+    by = "SELECT at::date, count(*) FROM visits GROUP BY at::date"
+    with connection.transaction(force_rollback=True):
+        connection.execute(
+            "CREATE FUNCTION pg_temp.tell(v pg_catalog.date) RETURNS bool LANGUAGE plpgsql"
+            " AS $$BEGIN RAISE NOTICE 'told %', v; RETURN true; END$$"
+        )
+        connection.execute(
+            "CREATE DOMAIN pg_temp.date AS pg_catalog.date CHECK (pg_temp.tell(VALUE))"
+        )
+        notices.clear()
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="temporary types"):
+            connection.execute(by)
+        assert not any("told" in told for told, _ in notices)
+    with connection.transaction(force_rollback=True):
+        connection.execute("CREATE DOMAIN pg_temp.d AS text CHECK (length(VALUE) > 0)")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("SELECT count(*) FROM visits WHERE city = 'x'::pg_temp.d")
+    assert connection.execute(by).fetchall() == []
 
 
 def test_a_pattern_that_ends_with_an_escape_is_refused_as_a_parameter_too(asked):

@@ -413,18 +413,25 @@ def groups():
     yield (rows, "SELECT * FROM r"), "42501"
     yield (rows, "SELECT w, count(*) FROM r GROUP BY w ORDER BY w"), wards
     yield ("PREPARE p AS SELECT illness FROM hr.visits", "EXECUTE p"), "42501"
-    mine = "CREATE TEMP TABLE mine AS SELECT 3 AS id, 0 AS zero"
-    yield (
-        (
-            mine,
-            "SELECT sum(q.x) FROM hr.visits v JOIN (SELECT id, 1 / zero AS x FROM mine) q USING (id)",
-        ),
-        "42501",
-    )
-    yield (
-        (mine, "SELECT m.id, count(*) FROM hr.visits v JOIN mine m USING (id) GROUP BY m.id"),
-        "no rows",
-    )
+    # Rows of the session's own, or joins that depend on more than equal columns, weigh single rows.
+    mine = "CREATE TEMP TABLE mine AS SELECT 3::bigint AS id, 0 AS zero, 1 AS one"
+    for text in (
+        "SELECT sum(q.x) FROM hr.visits v JOIN (SELECT id, 1 / zero AS x FROM mine) q USING (id)",
+        "SELECT m.id, count(*) FROM hr.visits v JOIN mine m USING (id) GROUP BY m.id",
+        "SELECT count(m.one), count(*) FROM hr.visits v LEFT JOIN mine m USING (id)",
+        "SELECT count(*) FROM hr.visits v, mine m WHERE m.id = v.id OR m.zero = 0",
+        "SELECT count(*) FROM hr.visits v JOIN shop.customers c ON c.customer_id = 'CUST-0001' OR v.id = 3",
+        "SELECT count(*) FROM hr.visits v LEFT JOIN shop.customers c ON v.illness = 'ILL-3'",
+        "SELECT count(*) FROM hr.visits v, shop.customers c WHERE NOT (v.id = 3 AND c.name = 'BUYER-1')",
+        "SELECT count(*) FROM hr.visits v JOIN shop.orders o ON o.order_id <= v.id",
+        "SELECT count(*) FROM hr.visits v, (VALUES (3), (3), (4)) AS w(id) WHERE w.id = v.id",
+        "SELECT count(*) FROM hr.visits v, generate_series(1, 9) g WHERE g = v.id",
+    ):
+        yield (mine, text), "42501"
+    counted = "SELECT count(*) FROM hr.visits v WHERE EXISTS (SELECT FROM mine m WHERE m.id = v.id)"
+    yield (mine, counted), "no rows"
+    typed = "CREATE DOMAIN pg_temp.date AS pg_catalog.date CHECK (VALUE > '2000-01-01')"
+    yield (typed, "SELECT at::date, count(*) FROM hr.visits GROUP BY at::date"), "42501"
     told = (
         "CREATE FUNCTION pg_temp.tell(t text) RETURNS bool IMMUTABLE COST 0.0001 LANGUAGE plpgsql"
     )
