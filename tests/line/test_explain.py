@@ -84,6 +84,24 @@ def test_analyze_counts_rows_and_keys(client):
     assert sum(line.startswith("    Actual: rows=2 ") for line in lines) == 2
 
 
+def test_tools_that_draw_plans_find_nodes_of_postgresqls(client):
+    def nodes(statement, options="FORMAT json"):
+        return plan(client, statement, options)["Plans"]
+
+    scan = {"Node Type": "Foreign Scan", "Parent Relationship": "Outer"}
+    join = "SELECT x.v, b.w FROM shop.a AS x JOIN shop.b USING (k) WHERE b.s = 'p'"
+    first, second = nodes(join)
+    estimates = first.pop("Plan Rows"), second.pop("Plan Rows")
+    assert all(rows >= 1 for rows in estimates)
+    assert first == scan | {"Schema": "shop", "Relation Name": "b", "Alias": "b"}
+    assert second == scan | {"Schema": "shop", "Relation Name": "a", "Alias": "x"}
+    analyzed = nodes(join, "ANALYZE, FORMAT json")
+    assert [(n["Actual Rows"], n["Actual Loops"]) for n in analyzed] == [(2, 1), (2, 1)]
+    assert all(n["Actual Total Time"] > 0 for n in analyzed)
+    assert nodes("SELECT count(*) FROM shop.a") == [scan | {"Relation Name": "shop.a"}]
+    assert nodes("SELECT * FROM shop.a LIMIT 0") == []
+
+
 def test_analyze_counts_the_keys_of_each_edge(client):
     statement = "SELECT a.id FROM shop.a JOIN shop.b USING (k, id) WHERE b.s = 'p'"
     steps = plan(client, statement, "ANALYZE, FORMAT json")["Steps"]

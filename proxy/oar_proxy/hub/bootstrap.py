@@ -53,6 +53,9 @@ REVOKE ALL ON SCHEMA oar, oar_internal, oar_plan FROM PUBLIC;
 REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 GRANT USAGE ON SCHEMA public, oar, oar_internal TO oar_client, oar_auditor;
 GRANT USAGE ON SCHEMA oar_plan, oar_internal TO oar_planner;
+COMMENT ON SCHEMA oar IS 'what is published, and the ledger';
+COMMENT ON SCHEMA oar_internal IS 'the proxy''s own: nothing to read here';
+COMMENT ON SCHEMA oar_plan IS 'empty tables to plan statements over: nothing to read here';
 """
 
 _FUNCTIONS: Final = """

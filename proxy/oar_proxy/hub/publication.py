@@ -321,6 +321,12 @@ def _create_schemas(catalog: Catalog, present: set[str]) -> Iterator[sql.Composa
             name = sql.Identifier(schema)
             yield sql.SQL("CREATE SCHEMA {}").format(name)
             yield sql.SQL("GRANT USAGE ON SCHEMA {} TO oar_client").format(name)
+        tables = (table for key, table in catalog.tables.items() if key[0] == schema)
+        owners = dict.fromkeys(owner for table in tables for owner in table.owners)
+        comment = f"tables of {', '.join(owners)}"
+        yield sql.SQL("COMMENT ON SCHEMA {} IS {}").format(
+            sql.Identifier(schema), sql.Literal(comment)
+        )
 
 
 def _create(
