@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test kill-test wire-fuzz clients driver-suites bench lock wheel clean
+.PHONY: help setup demo check format test kill-test wire-fuzz clients driver-suites bi bench lock wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ clients: $(STAMP) ## do the same with every client installed, at a PostgreSQL an
 driver-suites: $(STAMP) ## run drivers' own test suites both ways; half an hour. ARGS=--help
 	@PYTHONPATH=tests/support $(BIN)/python -m driver_suites $(ARGS)
 
+bi: $(STAMP) ## walk through Superset and pgAdmin in a browser; ARGS=pgadmin for one of them
+	@$(BIN)/python tests/bi/walks/run.py $(ARGS)
+
 bench: $(STAMP) ## run a benchmark: ARGS="…", see oar bench --help
 	@$(BIN)/oar bench $(ARGS)
 
@@ -65,5 +68,5 @@ lock: $(STAMP) ## write the lock files anew from pyproject.toml; ARGS=--upgrade 
 wheel: $(STAMP) ## build dist/oar-*.whl
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
-clean: ## remove .venv, caches and build results (not oar-data)
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+clean: ## remove .venv, .bi, caches and build results (not oar-data)
+	rm -rf $(VENV) .bi dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

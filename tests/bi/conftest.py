@@ -1,7 +1,7 @@
 """A proxy as BI tools find it: owners of two technologies, and all tables in one PostgreSQL.
 
 ``sales`` is a PostgreSQL database, ``crm`` an SQLite file; each is a schema of its own name, and so
-it is in the merged database, with the same comments.
+it is in the merged database, with the same comments; there, as in the hub, the tables are views.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from oar_proxy.settings import (
 ORDERS = """CREATE TABLE {}orders (
   id bigint PRIMARY KEY, customer_id bigint, placed_at timestamp, amount numeric(10,2),
   status text NOT NULL)"""
-COMMENTS = {"TABLE {}orders": "Orders of the shop", "COLUMN {}orders.amount": "In roubles"}
+COMMENTS = {"{1} {0}orders": "Orders of the shop", "COLUMN {0}orders.amount": "In roubles"}
 CUSTOMERS = "CREATE TABLE {}customers (id {} PRIMARY KEY, name {}, city {})"
 STATUSES = ("new", "paid", "sent")
 ORDER_ROWS = [
@@ -95,11 +95,16 @@ def shop(hub_server, new_database, tmp_path_factory):
     connection.close()
     parts = psycopg.conninfo.conninfo_to_dict(sales)
     with psycopg.connect(merged, autocommit=True) as connection:
-        for schema in ("sales", "crm"):
+        connection.execute("CREATE SCHEMA private")
+        connection.execute(CUSTOMERS.format("private.", "bigint", "text", "text"))
+        fill(connection, "private.customers", CUSTOMER_ROWS)
+        fill_orders(connection, "private.")
+        for name in ("sales.orders", "crm.customers"):
+            schema, table = name.split(".")
             connection.execute(f"CREATE SCHEMA {schema}")
-        connection.execute(CUSTOMERS.format("crm.", "bigint", "text", "text"))
-        fill(connection, "crm.customers", CUSTOMER_ROWS)
-        fill_orders(connection, "sales.")
+            connection.execute(f"COMMENT ON SCHEMA {schema} IS 'tables of {schema}'")
+            connection.execute(f"CREATE VIEW {name} AS SELECT * FROM private.{table}")
+        comment(connection, "sales.", "VIEW")
     with psycopg.connect(sales, autocommit=True) as connection:
         fill_orders(connection, "")
         connection.execute(f"ALTER DATABASE {parts['dbname']} SET log_statement = 'all'")
@@ -119,8 +124,12 @@ def shop(hub_server, new_database, tmp_path_factory):
 def fill_orders(connection, prefix):
     connection.execute(ORDERS.format(prefix))
     fill(connection, f"{prefix}orders", ORDER_ROWS)
-    for what, comment in COMMENTS.items():
-        connection.execute(f"COMMENT ON {what.format(prefix)} IS '{comment}'")
+    comment(connection, prefix, "TABLE")
+
+
+def comment(connection, prefix, kind):
+    for what, text in COMMENTS.items():
+        connection.execute(f"COMMENT ON {what.format(prefix, kind)} IS '{text}'")
 
 
 def fill(connection, table, rows):

@@ -254,6 +254,11 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, default=Path(".bi"), help="default: .bi")
     parser.add_argument("--keep-pictures", action="store_true", help="also of steps that pass")
     options = parser.parse_args()
+    for variable, program in (("CHROMIUM", "chromium"), ("CHROMEDRIVER", "chromedriver")):
+        if not Path(os.environ.get(variable, f"/usr/bin/{program}")).exists():
+            parser.error(
+                f"{program} is not there: apt-get install chromium chromium-driver, or set {variable}"
+            )
     directory = options.dir.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     failed = asyncio.run(walk_all(options.tools or list(TOOLS), directory, options.keep_pictures))
