@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Final
+
+from oar_adapters.interface import base_type
 
 from oar_proxy.sql.tree import ast, enums
 
@@ -41,10 +45,11 @@ def compares_columns(node: Any) -> bool:
     )
 
 
-def compared_with_constants(node: Any) -> Any | None:
+def compared_with_constants(node: Any, constant: Callable[[Any], bool] | None = None) -> Any | None:
     """Return the column that is compared with nothing but constants, as it is.
 
-    A cast or a function of it may fail, with an error that quotes the value.
+    A cast or a function of it may fail, with an error that quotes the value. ``constant`` tells
+    what is one, `is_constant` unless given.
     """
     if isinstance(node, ast.NullTest | ast.BooleanTest):
         return node.arg if isinstance(node.arg, ast.ColumnRef) else None
@@ -56,7 +61,7 @@ def compared_with_constants(node: Any) -> Any | None:
     if node.kind not in _BETWEEN and not (known and node.name[0].sval in _COMPARISONS):
         return None
     for one, other in ((node.lexpr, node.rexpr), (node.rexpr, node.lexpr)):
-        if isinstance(one, ast.ColumnRef) and is_constant(other):
+        if isinstance(one, ast.ColumnRef) and (constant or is_constant)(other):
             return one
     return None
 
@@ -84,3 +89,57 @@ def constants(node: Any) -> list[Any]:
 def matches_a_pattern(node: Any) -> bool:
     """Tell whether a comparison is LIKE or ILIKE, by whatever name."""
     return isinstance(node, ast.A_Expr) and "~~" in node.name[-1].sval
+
+
+_TIME_FORMS: Final = {
+    "YYYY-MM-DD": "%Y-%m-%d",
+    "YYYY-MM-DD HH24:MI:SS": "%Y-%m-%d %H:%M:%S",
+    "YYYY-MM-DD HH24:MI:SS.US": "%Y-%m-%d %H:%M:%S.%f",
+}
+
+
+def is_time(text: str, form: str) -> bool:
+    """Tell whether a text is a time of a form that PostgreSQL reads without fail."""
+    try:
+        datetime.strptime(text, _TIME_FORMS[form])
+    except (KeyError, ValueError):
+        return False
+    return True
+
+
+_WIDER: Final = {
+    "smallint": {"int4", "int8", "numeric", "float8"},
+    "integer": {"int8", "numeric", "float8"},
+    "bigint": {"numeric", "float8"},
+    "real": {"float8"},
+}
+"""Types that hold all values of another."""
+
+
+def widens(type_name: str, to: Any) -> bool:
+    """Tell whether a cast of a type to one that the tree names cannot fail."""
+    *schema, name = (part.sval for part in to.names)
+    plain = schema in ([], ["pg_catalog"]) and not to.typmods and not to.arrayBounds
+    return plain and name in _WIDER.get(base_type(type_name), ())
+
+
+def compares_literals(node: Any) -> bool:
+    """Tell whether it is ``1 = 1``, which tools write where there is no condition."""
+    return (
+        isinstance(node, ast.A_Expr)
+        and node.kind == enums.A_Expr_Kind.AEXPR_OP
+        and isinstance(node.lexpr, ast.A_Const)
+        and isinstance(node.rexpr, ast.A_Const)
+    )
+
+
+def orders_columns(node: Any) -> bool:
+    """Tell whether a condition compares two columns as they are, which cannot fail."""
+    return (
+        isinstance(node, ast.A_Expr)
+        and node.kind in (enums.A_Expr_Kind.AEXPR_OP, enums.A_Expr_Kind.AEXPR_DISTINCT)
+        and [part.sval for part in node.name]
+        in (["<"], ["<="], [">"], [">="], ["<>"], ["!="], ["="])
+        and isinstance(node.lexpr, ast.ColumnRef)
+        and isinstance(node.rexpr, ast.ColumnRef)
+    )

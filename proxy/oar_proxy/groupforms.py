@@ -17,8 +17,12 @@ from oar_adapters.interface import base_type
 from oar_proxy.conditions import (
     compared_with_constants,
     compares_columns,
+    compares_literals,
     constants,
+    is_time,
     matches_a_pattern,
+    orders_columns,
+    widens,
 )
 from oar_proxy.errors import InsufficientPrivilege
 from oar_proxy.sql.text import quote_identifier, quote_literal
@@ -270,17 +274,15 @@ class GroupingQuery:
             return [column for columns in inside for column in columns]
         if isinstance(node, ast.SubLink):
             return self._semi_join(node, sources)
-        if self._constant(node) or _compares_constants(node):
+        if self._constant(node) or compares_literals(node):
             return []
-        if compares_columns(node) or _orders_columns(node):
+        if compares_columns(node) or orders_columns(node):
             return [node.lexpr, node.rexpr]
-        column = compared_with_constants(node)
+        column = compared_with_constants(node, self._constants)
         if column is None:
             raise self._refuse("a condition does not just compare columns")
         if isinstance(node, ast.A_Expr):
             given = constants(node.rexpr if node.lexpr is column else node.lexpr)
-            if not all(map(self._constant, given)):
-                raise self._refuse("a condition does not just compare columns")
             if matches_a_pattern(node) and not all(map(self._pattern, given)):
                 raise self._refuse("a pattern may fail where it is reached")
         return [column]
@@ -300,8 +302,23 @@ class GroupingQuery:
             raise self._refuse("a name in a subquery may mean several things")
         return [*tested, *outer]
 
+    def _constants(self, node: Any) -> bool:
+        return all(map(self._constant, constants(node)))
+
     def _constant(self, node: Any) -> bool:
-        """Tell whether it is a constant that has its value before any row is read."""
+        """Tell whether it is a constant that has its value before any row is read, or cannot fail.
+
+        BI tools write times as ``to_timestamp('2026-01-31 00:00:00', 'YYYY-MM-DD HH24:MI:SS')``.
+        """
+        if isinstance(node, ast.SQLValueFunction):
+            return True
+        if isinstance(node, ast.FuncCall):
+            *schema, name = (part.sval for part in node.funcname)
+            texts = [getattr(getattr(each, "val", None), "sval", "") for each in node.args or ()]
+            return schema in ([], ["pg_catalog"]) and (
+                (name == "now" and not texts)
+                or (name in ("to_date", "to_timestamp") and len(texts) == 2 and is_time(*texts))
+            )
         if isinstance(node, ast.TypeCast):
             if [part.sval for part in node.typeName.names][:-1] not in ([], ["pg_catalog"]):
                 return False
@@ -342,14 +359,19 @@ class GroupingQuery:
         if node.agg_distinct and name != "count":
             raise self._refuse(f"{name} takes no DISTINCT")
         for argument in node.args or ():
-            if not isinstance(argument, ast.ColumnRef):
+            if isinstance(argument, ast.A_Const):
+                continue  # sum(1) is another count(*)
+            column = argument.arg if isinstance(argument, ast.TypeCast) else argument
+            if not isinstance(column, ast.ColumnRef):
                 raise self._refuse(f"the argument of {name} is not a column as it is")
-            self._column(argument)
-            found = _find(argument, self.sources)
+            self._column(column)
+            found = _find(column, self.sources)
+            if column is not argument and not (found and widens(found.type, argument.typeName)):
+                raise self._refuse(f"the argument of {name} is cast so that it may fail")
             if found is None:
                 raise self._refuse(f"it is not known of which table the argument of {name} is")
             if not found.not_null:
-                self._contributing[_written(argument)] = None
+                self._contributing[_written(column)] = None
 
     def _column(self, node: Any) -> None:
         """Refuse ``t.f`` that may be a function of a row, and stars."""
@@ -464,28 +486,6 @@ def aggregates(select: Any) -> bool:
             return True
         waiting.extend(children(node))
     return False
-
-
-def _compares_constants(node: Any) -> bool:
-    """Tell whether it is ``1 = 1``, which tools write where there is no condition."""
-    return (
-        isinstance(node, ast.A_Expr)
-        and node.kind == enums.A_Expr_Kind.AEXPR_OP
-        and isinstance(node.lexpr, ast.A_Const)
-        and isinstance(node.rexpr, ast.A_Const)
-    )
-
-
-def _orders_columns(node: Any) -> bool:
-    """Tell whether a condition compares two columns as they are, which cannot fail."""
-    return (
-        isinstance(node, ast.A_Expr)
-        and node.kind in (enums.A_Expr_Kind.AEXPR_OP, enums.A_Expr_Kind.AEXPR_DISTINCT)
-        and [part.sval for part in node.name]
-        in (["<"], ["<="], [">"], [">="], ["<>"], ["!="], ["="])
-        and isinstance(node.lexpr, ast.ColumnRef)
-        and isinstance(node.rexpr, ast.ColumnRef)
-    )
 
 
 def require_scalars(node: Any, refuse: Refuse) -> None:

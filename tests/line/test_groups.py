@@ -72,6 +72,13 @@ SHOWN = [
     "SELECT q.town, count(*) FROM (SELECT city AS town, v.person FROM visits v) AS q GROUP BY q.town {q}",
     "SELECT r.town, count(*) FROM (SELECT * FROM (SELECT city AS town, person FROM visits) AS q) AS r GROUP BY r.town {r}",
     "SELECT v.city, count(*) FROM visits AS v(id, who) GROUP BY v.city {x}",
+    "SELECT q.п FROM (SELECT city AS п, 'Зима' AS z FROM visits v WHERE city <> 'Пермь — ВЕСНА' /* я */"
+    " GROUP BY city {h} ORDER BY 'ё' || city) AS q -- конец",
+    "SELECT city, count(*) FROM visits AS v WHERE NOT EXISTS (SELECT FROM people p WHERE p.person = v.person"
+    " AND (p.born < 1951 OR v.illness = 'flu' AND p.name LIKE 'P%')) GROUP BY city {h}",
+    "SELECT city, count(1), sum(1), sum(CAST(cost AS numeric)), avg(cost::float8) FROM visits v GROUP BY city {h}",
+    "SELECT city, count(*) FROM visits v WHERE at >= to_timestamp('2026-01-02 00:00:00.000000',"
+    " 'YYYY-MM-DD HH24:MI:SS.US') AND at < now() AND at <= CURRENT_TIMESTAMP GROUP BY city {h}",
     'SELECT "Art", count(*) FROM visits v GROUP BY "Art" {h}',
     "SELECT shop.visits.city, count(*) FROM shop.visits GROUP BY shop.visits.city {s}",
 ]  # fmt: skip
@@ -96,6 +103,11 @@ REFUSED = [
     "SELECT count(*) FILTER (WHERE person = 3) FROM visits",
     "SELECT sum(CASE WHEN person = 3 THEN cost END) FROM visits",
     "SELECT sum(cost + 0) FROM visits",
+    "SELECT sum(cost::int) FROM visits",
+    "SELECT sum(cost::numeric(3)) FROM visits",
+    "SELECT sum(illness::int8) FROM visits",
+    "SELECT count(*) FROM visits WHERE at > to_timestamp('2026/01/02', 'YYYY/MM/DD')",
+    "SELECT count(*) FROM visits WHERE at > to_timestamp(illness, 'YYYY-MM-DD')",
     "SELECT sum(DISTINCT cost) FROM visits",
     "SELECT count(v.*) FROM visits v",
     "SELECT v.count FROM visits v",
