@@ -438,9 +438,16 @@ def _visible_part(policy: Policy, table: Table) -> Table:
         if column_visible(policy, table.name, c.name)
     )
     names = {column.name for column in columns} - masked.keys()
+    comment = table.comment
+    if rule is not None and rule.min_group is not None:
+        # For whoever writes statements, a language model among them.
+        least = f"{rule.min_group.size} different {write_name(rule.min_group.entity)}"
+        shown = f"groups of at least {least} are shown, and no rows"
+        comment = shown if comment is None else f"{comment} ({shown})"
     return replace(
         table,
         columns=columns,
+        comment=comment,
         row_estimate=UNKNOWN_ROWS if filtered else table.row_estimate,
         primary_key=table.primary_key if names.issuperset(table.primary_key) else (),
         unique_keys=tuple(key for key in table.unique_keys if names.issuperset(key)),

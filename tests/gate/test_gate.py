@@ -996,6 +996,17 @@ def test_a_query_of_a_statement_that_was_not_checked_against_the_rules_does_not_
     assert authorize(gate, Step("finance", query, "SELECT …", checked=checked))
 
 
+def test_a_table_of_groups_says_so_in_its_comment():
+    gate = make_gate(finance=GROUPED)
+    table = dataclasses.replace(scan().table, comment="who is where")
+    (shown,) = gate.visible("finance", OwnerSchema((table,))).tables
+    assert shown.comment == (
+        "who is where (groups of at least 5 different order_id are shown, and no rows)"
+    )
+    (plain,) = gate.visible("logistics", OwnerSchema((table,))).tables
+    assert plain.comment == "who is where"
+
+
 def test_an_owner_whose_groups_are_counted_gets_scans_of_statements_that_were_checked():
     gate = make_gate(finance=GROUPED)
     rule = "rule finance/tables.deliveries.min_group"

@@ -370,3 +370,9 @@ def test_what_is_explained_and_kept_tells_no_number_of_rows(asked):
     ).fetchone()
     assert steps[:3] == (None, None, None)
     assert "north/tables.trips.min_group" in steps[3]
+
+
+def test_the_comment_on_the_table_says_what_is_shown_of_it(asked):
+    connection, _, _ = asked
+    found = connection.execute("SELECT comment FROM oar.tables WHERE name = 'trips'").fetchone()
+    assert found == ("groups of at least 2 different person are shown, and no rows",)
