@@ -55,7 +55,7 @@ from oar_proxy.rows import Gathered, Rows
 from oar_proxy.run import run
 from oar_proxy.sessionstate import SessionState
 from oar_proxy.settings import Limits
-from oar_proxy.snapshots import OwnerSlots
+from oar_proxy.slots import OwnerSlots
 from oar_proxy.sql.parse import comment_question, parse
 from oar_proxy.sql.text import (
     Edit,

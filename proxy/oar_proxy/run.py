@@ -27,7 +27,8 @@ from oar_proxy.ledger import Ask, StepOutcome
 from oar_proxy.memory import Account
 from oar_proxy.plan import Plan, Step, bound_scan, key_filter
 from oar_proxy.rows import WHOLE, Gathered, Rows, StepReport
-from oar_proxy.snapshots import OwnerSlots, Snapshots
+from oar_proxy.slots import OwnerSlots
+from oar_proxy.snapshots import Snapshots
 from oar_proxy.sql.tree import most_rows
 
 

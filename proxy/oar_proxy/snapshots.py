@@ -1,11 +1,11 @@
-"""Snapshots at owners: how many at a time, one for a statement, and the faults in our terms."""
+"""Snapshots at owners: one for a statement, and the faults in our terms."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
@@ -25,29 +25,6 @@ from oar_proxy.errors import (
 
 _DATA_EXCEPTION: Final = "22"
 """The class of SQLSTATEs that are about values."""
-
-
-class OwnerSlots:
-    """Places for statements at owners, as many as an owner's adapter holds snapshots.
-
-    A statement takes its places at all its owners before it opens a snapshot, in the order of
-    their names: two statements that each wait for what the other holds would wait for ever.
-    """
-
-    def __init__(self, adapters: Mapping[str, Adapter]) -> None:
-        self._adapters = adapters
-        self._places: dict[str, asyncio.Semaphore] = {}
-
-    @asynccontextmanager
-    async def hold(self, owners: Iterable[str]) -> AsyncIterator[None]:
-        """Hold one place at each of some owners."""
-        async with AsyncExitStack() as stack:
-            for owner in sorted(set(owners)):
-                if owner not in self._places:
-                    size = self._adapters[owner].capabilities.snapshots
-                    self._places[owner] = asyncio.Semaphore(size)
-                await stack.enter_async_context(self._places[owner])
-            yield
 
 
 class Snapshots:

@@ -52,7 +52,7 @@ from oar_proxy.question import Question
 from oar_proxy.run import run
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.settings import Limits
-from oar_proxy.snapshots import OwnerSlots
+from oar_proxy.slots import OwnerSlots
 from oar_proxy.sql.parse import Parsed, parse
 from oar_proxy.sql.text import SyntaxFault, without_comments
 from oar_proxy.sql.tree import function_names, most_rows
