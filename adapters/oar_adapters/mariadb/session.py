@@ -33,6 +33,9 @@ FIRST_ROWS: Final = 100
 KILL_SECONDS: Final = 5.0
 """How long the server may take to accept a KILL before we only hang up."""
 
+ABORT_SECONDS: Final = 1.0
+"""How long whoever gives up waits for a KILL; it goes on meanwhile."""
+
 QUIT_SECONDS: Final = 1.0
 """How long taking leave of a server may take."""
 
@@ -211,7 +214,9 @@ class Session:
         """Hang up, and stop what runs at the server."""
         self._cursor = None
         self.hang_up()
-        await self._killed()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ABORT_SECONDS):
+                await self._killed()
 
     def _killed(self) -> Awaitable[None]:
         """Send KILL QUERY, once; goes on when whoever waits is cancelled."""

@@ -15,8 +15,9 @@ from oar_adapters.postgres.portal import Connection
 CLOSE_SECONDS: Final = 1.0
 """How long running queries may take to end when the adapter is closed."""
 
-ROLLBACK_SECONDS: Final = 5.0
-"""How long the owner may take to acknowledge a cancelled statement before we hang up."""
+ROLLBACK_SECONDS: Final = 1.0
+"""How long the owner may take to acknowledge a cancelled statement before we hang up. Whoever has
+cancelled it waits as long; the owner stops by itself when it finds nobody there."""
 
 CODECS: Final = {
     "smallint": "int2",
