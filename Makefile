@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test kill-test wire-fuzz clients driver-suites bi bench lock wheel clean
+.PHONY: help setup demo check format test kill-test load-test wire-fuzz clients driver-suites bi bench lock wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test: $(STAMP) ## run the tests; ARGS="-k name" for some of them
 
 kill-test: $(STAMP) ## kill proxies and hubs 500 times and look at the ledger; ten minutes
 	@$(BIN)/oar bench kills --count 500 $(ARGS)
+
+load-test: $(STAMP) ## 1,200 clients, and faults that must not reach others; five minutes
+	@$(BIN)/oar bench load $(ARGS)
 
 wire-fuzz: $(STAMP) ## break a million conversations, and 3000 connections; five minutes
 	@$(BIN)/oar bench wire --count 1000000 --sockets 3000 $(ARGS)

@@ -18,6 +18,7 @@ from oar_bench.fuzz.command import fuzz_command
 from oar_bench.kills.command import kills_command
 from oar_bench.layout import BenchmarkError
 from oar_bench.ledger.command import ledger_command
+from oar_bench.load.command import load_command, soak_command
 from oar_bench.overhead.command import overhead
 from oar_bench.paper.command import paper
 from oar_bench.policies.command import policies_command
@@ -51,6 +52,8 @@ app.command("reduction")(reduction_command)
 app.command("fuzz")(fuzz_command)
 app.command("kills")(kills_command)
 app.command("ledger")(ledger_command)
+app.command("load")(load_command)
+app.command("soak")(soak_command)
 app.command("policies")(policies_command)
 app.command("wire")(wire_command)
 

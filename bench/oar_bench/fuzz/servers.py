@@ -54,7 +54,7 @@ async def open_servers(directory: Path, kinds: Collection[str]) -> AsyncIterator
             stack.push_async_callback(asyncio.to_thread, context.__exit__, None, None, None)
             return found
 
-        icu, mariadb = await asyncio.gather(start("icu", _icu), start("mariadb", _mariadb))
+        icu, mariadb = await asyncio.gather(start("icu", _icu), start("mariadb", mariadb_server))
         yield Servers(icu, mariadb)
 
 
@@ -110,7 +110,8 @@ def _icu(directory: Path) -> Iterator[str | None]:
 
 
 @contextmanager
-def _mariadb(directory: Path) -> Iterator[Path | None]:
+def mariadb_server(directory: Path) -> Iterator[Path | None]:
+    """Run a MariaDB with its files in a new ``directory``; its socket, None: not installed."""
     daemon, install = (
         shutil.which(name, path=_PATH) for name in ("mariadbd", "mariadb-install-db")
     )

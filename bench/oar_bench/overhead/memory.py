@@ -60,7 +60,7 @@ class Meter:
     def measure(self, work: Callable[[], object]) -> Memory:
         """Run something and return what memory it took."""
         self._reset()
-        proxy_before = _mebibytes(self._proxy / "status", "VmRSS")
+        proxy_before = mebibytes(self._proxy / "status", "VmRSS")
         hub_before = hub_peak = self._hub()
         done = threading.Event()
 
@@ -76,7 +76,7 @@ class Meter:
         finally:
             done.set()
             sampler.join()
-        proxy_peak = _mebibytes(self._proxy / "status", "VmHWM")
+        proxy_peak = mebibytes(self._proxy / "status", "VmHWM")
         return Memory(proxy_before, proxy_peak, hub_before, hub_peak)
 
     def _reset(self) -> None:
@@ -85,19 +85,21 @@ class Meter:
     def _hub(self) -> float:
         """The hub's processes together; one that ends meanwhile holds nothing."""
         total = 0.0
-        for pid in (self._postmaster, *_children(self._postmaster)):
+        for pid in (self._postmaster, *children(self._postmaster)):
             try:
-                total += _mebibytes(_PROC / str(pid) / "smaps_rollup", "Pss")
+                total += mebibytes(_PROC / str(pid) / "smaps_rollup", "Pss")
             except (FileNotFoundError, ProcessLookupError):
                 continue
         return total
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started."""
     listed = (_PROC / str(pid) / "task" / str(pid) / "children").read_text()
     return [int(child) for child in listed.split()]
 
 
-def _mebibytes(file: Path, name: str) -> float:
+def mebibytes(file: Path, name: str) -> float:
+    """Read one line of a file of /proc's that tells of memory."""
     found = re.search(rf"^{name}:\s+(\d+) kB", file.read_text(), re.MULTILINE)
     return int(found[1]) / 1024 if found else 0.0

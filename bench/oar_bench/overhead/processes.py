@@ -38,11 +38,14 @@ class OverheadError(Exception):
 class Proxy:
     """A proxy that runs as ``oar serve``, with one user."""
 
-    def __init__(self, pid: int, port: int, password: str, hub: HubAddress) -> None:
+    def __init__(
+        self, pid: int, port: int, password: str, hub: HubAddress, hub_directory: Path
+    ) -> None:
         self.pid = pid
         self.port = port
         self.password = password
         self.hub = hub
+        self.hub_directory = hub_directory
 
     def connect(self) -> psycopg.Connection[Any]:
         """Connect as the client. Raises ``psycopg.OperationalError``."""
@@ -72,11 +75,12 @@ def proxy_process(
     port = free_port()
     config = directory / "oar.yaml"
     hub = HubSettings(data_dir=directory / "hub")
+    further = dict(sections or {})
     content = {
-        "listen": {"host": HOST, "port": port},
-        "hub": {"data_dir": str(hub.data_dir)},
+        "listen": {"host": HOST, "port": port, **further.pop("listen", {})},
+        "hub": {"data_dir": str(hub.data_dir), **further.pop("hub", {})},
         "log_level": "error",
-        **(sections or {}),
+        **further,
     }
     config.write_text(yaml.safe_dump(content))
     command = [sys.executable, "-m", "oar_proxy.cli", "serve", "--config", str(config)]
@@ -89,7 +93,7 @@ def proxy_process(
             if address is None:
                 raise OverheadError("oar serve is up, but its hub is not")
             add_bench_user(address.conninfo, password)
-            yield Proxy(process.pid, port, password, address)
+            yield Proxy(process.pid, port, password, address, hub.data_dir)
         finally:
             process.send_signal(signal.SIGTERM)
             try:
