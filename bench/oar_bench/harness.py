@@ -83,7 +83,7 @@ class Served:
 
     def __init__(self, application: Application, password: str) -> None:
         self.application = application
-        self._password = password
+        self.password = password
 
     @property
     def admin(self) -> AdminPool:
@@ -108,7 +108,7 @@ class Served:
             host=self.application.host,
             port=self.application.port,
             user=user,
-            password=self._password,
+            password=self.password,
             dbname=self.application.hub.database,
             autocommit=True,
         ) as connection:

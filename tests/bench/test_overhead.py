@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import sys
+import time
 from decimal import Decimal
 
 import pytest
 from oar_bench.cli import app
-from oar_bench.overhead import peers
+from oar_bench.overhead import peers, stages
 from oar_bench.overhead.join import CASES, Figures, Moved, growing, same
 from oar_bench.overhead.processes import OverheadError, interleaved, program
+from oar_bench.work import work_directory
 from typer.testing import CliRunner
 
 BOUNCER = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin")
@@ -131,3 +134,30 @@ def test_pass_through():
     assert found["rows_copied"] == 100_000
     for figure in ("latency_ms", "throughput_tps", "copy_ms"):
         assert set(found[figure]) == {"direct", "oar", "pgbouncer", "ratio"}
+
+
+def test_stages_are_timed_without_what_they_call_of_each_other():
+    clock = stages.Clock()
+
+    async def outer():
+        await asyncio.sleep(0.02)
+        await clock.wraps("inner", inner)()
+        clock.wraps("quick", time.sleep)(0.03)
+
+    async def inner():
+        await asyncio.sleep(0.05)
+
+    asyncio.run(clock.wraps("outer", outer)())
+    assert 0.02 <= clock.seconds["outer"] < 0.05 <= clock.seconds["inner"]
+    assert clock.seconds["quick"] >= 0.03
+
+
+def test_stages_of_a_federated_statement():
+    with work_directory() as directory:
+        found = stages.measure(directory, rows=10_000, rounds=2)
+    assert list(found) == [case.name for case in stages.CASES]
+    for name, medians in found.items():
+        asked = {stage for stage in ("ledger", "owners") if medians[stage] > 0}
+        assert asked == (set() if name == "passes through" else {"ledger", "owners"}), name
+    assert found["join of two, first"]["plan"] > found["join of two, again"]["plan"]
+    assert found["join of two, first"]["cover"] > 0

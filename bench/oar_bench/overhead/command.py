@@ -46,6 +46,32 @@ def pass_through_command(
     finish(table, {"rows_copied": found.copy_rows, **result})
 
 
+@overhead.command("stages")
+def stages_command(
+    rows: Annotated[int, typer.Option(help="Of each owner's table.")] = 100_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Of which the median counts.")] = 50,
+    json_only: JsonOption = False,
+) -> None:
+    """What a federated statement adds to the hub's own time, stage by stage."""
+    from oar_bench.overhead import stages
+    from oar_bench.overhead.processes import OverheadError
+
+    try:
+        with work_directory() as directory:
+            found = stages.measure(directory, rows=rows, rounds=rounds)
+    except OverheadError as error:
+        refuse(str(error))
+    columns = (*stages.STAGES, stages.REST, stages.TOTAL)
+    table = Table("ms", *columns, title="medians")
+    for name, medians in found.items():
+        table.add_row(name, *(f"{medians[column]:.2f}" for column in columns))
+    rounded = {
+        name: {column: round(medians[column], 3) for column in columns}
+        for name, medians in found.items()
+    }
+    finish(table, {"rows": rows, "rounds": rounds, "ms": rounded}, json_only=json_only)
+
+
 @overhead.command("join")
 def join_command(
     rows: Annotated[int, typer.Option(help="Of each owner's table.")] = 1_000_000,
