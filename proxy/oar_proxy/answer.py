@@ -24,7 +24,7 @@ from oar_proxy.memory import Account
 from oar_proxy.plan import Plan
 from oar_proxy.rows import WHOLE, Gathered, Rows
 from oar_proxy.sql.parse import parse
-from oar_proxy.sql.text import Edit, quote_identifier, quote_literal, splice
+from oar_proxy.sql.text import Edit, built_in_type, quote_identifier, quote_literal, splice
 from oar_proxy.sql.tree import ast, enums, option_word, row_by_row
 from oar_proxy.statement import FederatedStatement, Occurrence
 
@@ -261,7 +261,7 @@ def _occurrence_rows(occurrence: Occurrence, rows: Rows, binder: _Binder) -> str
             arrays.append(_array(column.type, have[column.name], binder))
             selected.append(f"{_typed(f'r.c{len(arrays)}', column.type)} AS {name}")
         else:
-            selected.append(f"NULL::{column.type} AS {name}")
+            selected.append(f"NULL::{built_in_type(column.type)} AS {name}")
     if not arrays:
         return f"SELECT {', '.join(selected)} WHERE false"
     names = ", ".join(f"c{i}" for i in range(1, len(arrays) + 1))
@@ -271,7 +271,7 @@ def _occurrence_rows(occurrence: Occurrence, rows: Rows, binder: _Binder) -> str
 def _counted_rows(occurrence: Occurrence, rows: Rows, binder: _Binder) -> str:
     """Only how many rows there are matters (R10, R37)."""
     selected = ", ".join(
-        f"NULL::{column.type} AS {quote_identifier(column.name)}"
+        f"NULL::{built_in_type(column.type)} AS {quote_identifier(column.name)}"
         for column in occurrence.table.columns
     )
     count = binder.bind(Parameter(_BIGINT, 0, str(rows.count).encode()))
@@ -313,7 +313,8 @@ def _group_rows(
         value = values.only("g") if once else values.value("g")
         found[values.partial.column.name] = value
     selected = ", ".join(
-        f"{found.get(column.name, f'NULL::{column.type}')} AS {quote_identifier(column.name)}"
+        f"{found.get(column.name) or f'NULL::{built_in_type(column.type)}'}"
+        f" AS {quote_identifier(column.name)}"
         for column in occurrence.table.columns
     )
     return f"SELECT {selected} FROM {source}"
@@ -354,14 +355,14 @@ def _array(type_name: str, chunks: Sequence[Packed], binder: _Binder) -> str:
         )
     # SQL's plain ``character`` is ``character(1)``, and would cut every value short.
     spelled = "bpchar" if element == "character" else element
-    return f"{binder.bind(Parameter(_ELEMENTS[element][1], 1, value))}::{spelled}[]"
+    return f"{binder.bind(Parameter(_ELEMENTS[element][1], 1, value))}::{built_in_type(spelled)}[]"
 
 
 def _typed(expression: str, type_name: str) -> str:
     """Give back a modifier such as ``numeric(10,2)``, or the type itself where text travelled."""
     if is_binary(type_name) and base_type(type_name) == type_name and type_name != "character":
         return expression
-    return f"{expression}::{type_name}"
+    return f"{expression}::{built_in_type(type_name)}"
 
 
 class Array:

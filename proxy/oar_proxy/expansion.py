@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from oar_adapters.interface import Partial, base_type
 
 from oar_proxy.counting import CONSTANTS
+from oar_proxy.sql.text import built_in_type
 
 _MODIFIED = re.compile(r"numeric\(\d+,(-?\d+)\)")
 
@@ -40,7 +41,7 @@ class Values:
 
         All values there are, of the column's own type, so that a row has only to pick one.
         """
-        type_, scale = self.partial.column.type, self._scale
+        type_, scale = built_in_type(self.partial.column.type), self._scale
         extremes = self._extremes
         named = [(f"{self.prefix}_{e}_", f"{group}.{self.prefix}_{e}::{type_}") for e in extremes]
         if "sum" not in self.partial.functions:
@@ -69,7 +70,7 @@ class Values:
         if "sum" in self.partial.functions:
             values.append(f"{name}_each")
         if not values:
-            values.append(f"{CONSTANTS[base_type(type_)]}::{type_}")
+            values.append(f"{CONSTANTS[base_type(type_)]}::{built_in_type(type_)}")
         *placed, other = values
         cases = [f"WHEN {row}.i > {name}_count THEN NULL"]
         cases += [f"WHEN {row}.i = {i} THEN {e}" for i, e in enumerate(placed, start=1)]
@@ -86,9 +87,9 @@ class Values:
         """The value where each group is one row, over alias ``group``."""
         type_ = self.partial.column.type
         if self.partial.functions:
-            return f"{group}.{self.single}::{type_}"
+            return f"{group}.{self.single}::{built_in_type(type_)}"
         constant = CONSTANTS[base_type(type_)]
-        return f"(CASE WHEN {group}.{self.single} > 0 THEN {constant} END)::{type_}"
+        return f"(CASE WHEN {group}.{self.single} > 0 THEN {constant} END)::{built_in_type(type_)}"
 
     @property
     def _extremes(self) -> Sequence[str]:

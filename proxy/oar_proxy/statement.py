@@ -26,6 +26,7 @@ from oar_proxy.sql.parse import Call, Parsed, Relation, parse
 from oar_proxy.sql.text import (
     Edit,
     SyntaxFault,
+    built_in_type,
     quote_identifier,
     quote_literal,
     splice,
@@ -406,7 +407,7 @@ def _read(column: PublishedColumn) -> str:
         return name
     value = column.mask.value
     constant = "NULL" if value is None else quote_literal(value)
-    return f"CAST({constant} AS {column.type}) AS {name}"
+    return f"CAST({constant} AS {built_in_type(column.type)}) AS {name}"
 
 
 async def _look(

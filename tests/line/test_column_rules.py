@@ -467,3 +467,19 @@ def test_nothing_is_clear_where_another_schema_comes_before_the_built_ins(proxy)
             client.execute(statement)
         assert "before pg_catalog" in str(refused.value)
     assert client.execute("SELECT count(*) FROM shop.d").fetchone() == (4,)
+
+
+def test_no_type_of_the_session_s_own_is_given_the_values(ruled):
+    told = []
+    ruled.add_notice_handler(lambda said: told.append(said.message_primary))
+    statement = "SELECT name, amount FROM staff s JOIN claims c ON c.person = s.ssn ORDER BY 2"
+    right = ruled.execute(statement).fetchall()
+    with ruled.transaction(force_rollback=True):
+        ruled.execute(
+            "CREATE FUNCTION pg_temp.tell(v pg_catalog.text) RETURNS bool LANGUAGE plpgsql"
+            " AS $$BEGIN RAISE NOTICE 'told %', v; RETURN true; END$$"
+        )
+        ruled.execute("CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (pg_temp.tell(VALUE))")
+        found = ruled.execute(statement).fetchall()
+    assert not any("told" in each for each in told)
+    assert found == right

@@ -499,6 +499,14 @@ def column_rules():
     ):
         yield text, "42501"
     yield "SELECT id FROM hr.accounts WHERE iban = 'IBAN-3'", [(3,)]
+    # A type of the session's own is found before PostgreSQL's: its check would be told each value.
+    told = "CREATE FUNCTION pg_temp.tell(v pg_catalog.text) RETURNS bool LANGUAGE plpgsql"
+    told += " AS $$BEGIN RAISE NOTICE 'SSN-0 %', v; RETURN true; END$$"
+    typed = "CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (pg_temp.tell(VALUE))"
+    both = "FROM shop.members m JOIN hr.accounts a ON a.iban = m.iban WHERE a.id = 12"
+    yield (told, typed, f"SELECT count(*) {both}"), [(1,)]
+    yield (told, typed, f"SELECT m.handle {both}"), [("HOLD-12",)]
+    yield (told, typed, "SELECT DISTINCT email FROM hr.employees"), [(None,)]
     yield "SELECT sum(balance)::bigint FROM hr.accounts WHERE id = 3", [(990003,)]
     yield "SELECT grade FROM hr.accounts WHERE id = 3", [(3,)]
     joined = "SELECT count(*) FROM shop.members m JOIN hr.accounts a ON a.iban = m.iban"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -46,6 +47,36 @@ def quote_literal(value: str) -> str:
     """Quote a string, whatever ``standard_conforming_strings`` says."""
     quoted = "'" + value.replace("'", "''") + "'"
     return quoted if "\\" not in value else " E" + quoted.replace("\\", "\\\\")
+
+
+_GRAMMARS_OWN: Final = frozenset(
+    {
+        "bigint",
+        "bit",
+        "boolean",
+        "character",
+        "double",
+        "integer",
+        "interval",
+        "numeric",
+        "real",
+        "smallint",
+        "time",
+        "timestamp",
+    }
+)
+"""First words of types that are part of SQL's grammar, and so mean the same in every session."""
+
+
+def built_in_type(name: str) -> str:
+    """Write a built-in type, as ``format_type`` names it, so that it means that in every session.
+
+    A session may have a temporary type ``text`` or ``date``, which PostgreSQL finds first: a domain
+    of which the check calls a function with each value.
+    """
+    if re.split(r"[\s(\[]", name, maxsplit=1)[0] in _GRAMMARS_OWN:
+        return name
+    return f"pg_catalog.{name}"
 
 
 _COMMENTS: Final = frozenset({"SQL_COMMENT", "C_COMMENT"})
