@@ -36,7 +36,7 @@ from oar_proxy.demo.command import configure, prepare
 from oar_proxy.demo.orders import Marketplace
 from oar_proxy.hub.server import embedded_hub
 from oar_proxy.hub.users import add_user
-from oar_proxy.settings import HubSettings
+from oar_proxy.settings import ApplicationSettings, HubSettings
 
 HERE = Path(__file__).parent
 TOOLS = ("superset", "pgadmin")
@@ -45,6 +45,8 @@ STARTS_WITHIN = 180.0
 LOGISTICS_ROWS = 60_000
 """Rows that logistics lets out: fewer than it has."""
 PROMO = "ВЕСНА25"
+BUDGETED = "a machine"
+"""The application_name of which there may be one statement in an hour."""
 
 
 def environment(directory: Path, name: str) -> Path:
@@ -186,6 +188,10 @@ def right_answers(rows: Marketplace) -> dict[str, Any]:
         " JOIN returns.returns b ON a.order_id > b.order_id"
         " JOIN marketing.promos c ON c.order_id > b.order_id",
         "deliveries": len(rows.deliveries),
+        "as a machine": f"SET application_name = '{BUDGETED}'; "
+        "SELECT max(order_id) FROM logistics.deliveries",
+        "highest": max(d.order_id for d in rows.deliveries),
+        "used up": f'application "{BUDGETED}" has used up its statements of this hour: 1',
         "columns": [
             ["order_id", "bigint"], ["pvz_city", "text"], ["courier", "text"],
             ["delay_days", "bigint"], ["delivered_on", "date"],
@@ -207,7 +213,10 @@ async def walk_all(tools: list[str], directory: Path, keep_all: bool) -> list[st
         owners = HubSettings(data_dir=place / "owners", database="postgres")
         async with embedded_hub(owners) as server:
             rows = await asyncio.to_thread(prepare, place, server)
-            settings = configure(place, server, 0)
+            budget = ApplicationSettings(application_name=BUDGETED, max_statements=1)
+            settings = configure(place, server, 0).model_copy(
+                update={"applications": {"tool": budget}}
+            )
             policy = place / "policies/logistics.yaml"
             limited = policy.read_text().replace("200000", str(LOGISTICS_ROWS))
             policy.write_text(limited)
