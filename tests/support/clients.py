@@ -275,11 +275,25 @@ def written(statement, mark):
     return statement
 
 
+class NotBuilt(Exception):
+    """What a client's program needs could not be had."""
+
+
 def build(client, directory):
-    """Make what the client's command needs; returns its directory, one for each kind."""
+    """Make what the client's command needs; returns its directory, one for each kind.
+
+    Raises :class:`NotBuilt`.
+    """
+    try:
+        return _build(client, directory)
+    except subprocess.CalledProcessError as error:
+        raise NotBuilt(f"{' '.join(map(str, error.cmd[:2]))} fails here") from error
+
+
+def _build(client, directory):
     built = directory / client.build
-    if client.build == "npm" and not built.exists():
-        shutil.copytree(PROGRAMS / "node", built)
+    if client.build == "npm" and not (built / "node_modules").exists():
+        shutil.copytree(PROGRAMS / "node", built, dirs_exist_ok=True)
         command = ["npm", "ci", "--no-audit", "--no-fund", "--omit=optional", "--loglevel=error"]
         subprocess.run(command, cwd=built, check=True, stdout=subprocess.DEVNULL)
     if client.build == "go":
@@ -298,7 +312,7 @@ def build(client, directory):
 def run_both(client, place, directory):
     """Run all tasks of a client both ways; returns way → task → result.
 
-    A result that begins with ``!`` says why the task failed.
+    A result that begins with ``!`` says why the task failed. Raises :class:`NotBuilt`.
     """
     built = build(client, directory)
     with ThreadPoolExecutor() as threads:
@@ -392,7 +406,11 @@ def main(names):
             if missing := client.missing():
                 print(f"{client.name:24} not run: this machine has no {', '.join(missing)}")
                 continue
-            results = run_both(client, place, Path(directory))
+            try:
+                results = run_both(client, place, Path(directory))
+            except NotBuilt as error:
+                print(f"{client.name:24} not run: {error}")
+                continue
             shown = {task: verdict(results, task) for task in client.tasks}
             print(
                 f"{client.name:24}" + "".join(f"{shown.get(task, '—'):>15}" for task in TASKS),
