@@ -21,6 +21,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import venv
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ from places import TcpServer, free_port, listens, serving
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "clients" / "programs"
 JDBC = Path("/usr/share/java/postgresql.jar")
-SECONDS = 120
+SECONDS = 240
 """How long all tasks of one client may take, one way."""
 
 HUB, PROXY = "hub", "proxy"
@@ -179,6 +180,8 @@ class Client:
     environment: Mapping[str, str] = field(default_factory=dict)
     front: str = ""
     build: str = ""
+    heavy: bool = False
+    """Not in ``make test``: what it needs takes too long to install."""
 
     def missing(self):
         """Return what this machine does not have of what it needs."""
@@ -221,6 +224,8 @@ def _python(file, *needs, **more):
 
 
 WHEEL = find_binaries().directory
+DBT = ("dbt-core>=1.9,<1.11", "dbt-postgres>=1.9,<2")
+"""From 1.11 on, installing it downloads from elsewhere than the package index."""
 NO_CURSOR = tuple(task for task in TASKS if task != "cursor")
 NO_CANCEL = tuple(task for task in TASKS if task != "cancel")
 READS = ("connect", "cursor", "big")
@@ -263,6 +268,8 @@ CLIENTS = (
     Client("Perl DBD::Pg", command=("perl", str(PROGRAMS / "dbd.pl")), mark="?", tasks=NO_CURSOR, needs=("perl:DBD::Pg",)),
     *(Client(f"pgbouncer, {mode}", mark="%s", front=mode, needs=("pgbouncer",), command=_python("psycopg3")["command"])
       for mode in ("session", "transaction")),
+    Client("dbt", tasks=NO_CURSOR, needs=("psql",), build="dbt", heavy=True,
+           command=("{built}/bin/python", str(PROGRAMS / "python" / "dbt_.py"))),
     Client("HAProxy", mark="%s", front="haproxy", needs=("haproxy",), command=_python("psycopg3")["command"]),
 )  # fmt: skip
 
@@ -296,6 +303,9 @@ def _build(client, directory):
         shutil.copytree(PROGRAMS / "node", built, dirs_exist_ok=True)
         command = ["npm", "ci", "--no-audit", "--no-fund", "--omit=optional", "--loglevel=error"]
         subprocess.run(command, cwd=built, check=True, stdout=subprocess.DEVNULL)
+    if client.build == "dbt" and not built.exists():
+        venv.create(built, with_pip=True)
+        subprocess.run([built / "bin" / "pip", "install", "--quiet", *DBT], check=True)
     if client.build == "go":
         program = Path(client.command[0]).name
         environment = {

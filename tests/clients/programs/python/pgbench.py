@@ -24,12 +24,9 @@ def bench(mode, *options):
              *options, DATABASE],
             capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
-    failed = re.findall(r".*error.*", process.stderr)
-    return (
-        re.findall(r"transactions actually processed: (.*)", process.stdout),
-        process.returncode,
-        failed,
-    )
+    if process.returncode:
+        raise RuntimeError(process.stderr)
+    return re.findall(r"transactions actually processed: (.*)", process.stdout)
 
 
 def connect():
