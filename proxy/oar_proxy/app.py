@@ -50,6 +50,7 @@ from oar_proxy.settings import (
     DrafterSettings,
     HubSettings,
     LedgerSettings,
+    Listen,
     Settings,
 )
 from oar_proxy.tls import open_certificate
@@ -153,7 +154,7 @@ async def open_application(
         address = await stack.enter_async_context(open_hub(_sized(settings)))
         admin = await stack.enter_async_context(admin_pool(address))
         async with admin.connection() as connection:
-            await _check_room(connection, settings.listen.max_clients)
+            await _check_room(connection, settings.listen)
             await ledgers.install(connection)
             await inforce.install(connection)
         await inforce.record(admin, inforce.proxy_name(settings.listen), policies)
@@ -393,23 +394,24 @@ def _sized(settings: Settings) -> HubSettings:
     return hub.model_copy(update={"max_connections": most})
 
 
-async def _check_room(connection: AsyncConnection[TupleRow], clients: int) -> None:
+async def _check_room(connection: AsyncConnection[TupleRow], listen: Listen) -> None:
     """Warn where the hub, or the operating system, allows fewer connections than configured."""
     cursor = await connection.execute("SHOW max_connections")
     ((hub,),) = await cursor.fetchall()
-    needed = clients + OWN_CONNECTIONS
+    needed = listen.max_clients + OWN_CONNECTIONS
     if int(hub) < needed:
         log.warning(
             "the hub allows fewer connections than listen.max_clients needs",
             hub=int(hub),
             needed=needed,
         )
-    files = _allow_files(2 * needed)
-    if files < 2 * needed:
+    most = 2 * needed + listen.max_unauthenticated
+    files = _allow_files(most)
+    if files < most:
         log.warning(
             "the operating system allows fewer open files than listen.max_clients needs",
             allowed=files,
-            needed=2 * needed,
+            needed=most,
         )
 
 

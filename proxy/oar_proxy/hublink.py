@@ -131,8 +131,13 @@ class HubChannel:
             self._on_settled()
 
     def flush(self) -> None:
-        """Make the hub send what it has answered so far."""
-        self._unsent.append(messages.FLUSH)
+        """Make the hub send what it has answered so far.
+
+        A Sync does too, and nothing may stand behind it: the hub's timers of sessions that are
+        idle run from ReadyForQuery to the next message, whatever that is.
+        """
+        if self.conversation.open_pipeline:
+            self._unsent.append(messages.FLUSH)
         self.send()
 
     def send(self, parts: Sequence[bytes] = ()) -> None:

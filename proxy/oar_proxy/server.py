@@ -44,8 +44,8 @@ KeysOf = Callable[[bytes], Awaitable[Keys | None]]
 CANCEL_TIMEOUT: Final = 5.0
 """Seconds the hub has to take a CancelRequest."""
 
-SPARE_CONNECTIONS: Final = 16
-"""Sockets past ``max_clients`` that are read far enough to be told so, or to cancel something."""
+GRACE: Final = 1.0
+"""Seconds that a connection has to open before it gives way to others where there are too many."""
 
 _KEEPALIVE: Final = (
     ("TCP_KEEPIDLE", 30),
@@ -87,7 +87,8 @@ class FrontDoor:
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._connections: set[asyncio.Task[None]] = set()
-        self._opening: dict[socket.socket, asyncio.Task[None]] = {}
+        self._opening: dict[ClientSide, asyncio.Task[None]] = {}
+        self._connecting = 0
         self._stopping = False
         self._sessions: set[Session] = set()
         self._keys: dict[tuple[int, bytes], Session] = {}
@@ -135,6 +136,7 @@ class FrontDoor:
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            await self._room()
             try:
                 client, _ = await loop.sock_accept(listener)
             except OSError as error:
@@ -143,25 +145,35 @@ class FrontDoor:
                 _log.warning("connection not accepted", error=error.strerror)
                 await asyncio.sleep(0.1)  # until another connection is closed
                 continue
-            if len(self._connections) >= self._listen.max_clients + SPARE_CONNECTIONS:
-                client.close()
-                continue
-            full = len(self._connections) >= self._listen.max_clients
-            task = loop.create_task(self._serve(client, full))
+            side = ClientSide(client)
+            task = loop.create_task(self._serve(side))
             self._connections.add(task)
-            self._opening[client] = task
+            self._opening[side] = task
             task.add_done_callback(self._connections.discard)
+
+    async def _room(self) -> None:
+        """Wait until one more connection may open.
+
+        Whoever connects and says nothing keeps nobody out: of too many, the one that has been at
+        it the longest gives way. A rush of clients waits in the listener's queue meanwhile.
+        """
+        now = asyncio.get_running_loop().time
+        while len(self._opening) >= self._listen.max_unauthenticated:
+            longest, task = next(iter(self._opening.items()))
+            if now() - longest.began > GRACE and not longest.crowded_out:
+                longest.crowded_out = True
+                task.cancel()
+            await asyncio.sleep(0.01)
 
     # --- one connection ---------------------------------------------------------------------------
 
-    async def _serve(self, client: socket.socket, full: bool) -> None:
+    async def _serve(self, side: ClientSide) -> None:
         """One client, from its first byte to its last."""
-        client.setblocking(False)
-        _keep_alive(client)
-        side = ClientSide(client)
+        side.socket.setblocking(False)
+        _keep_alive(side.socket)
         try:
             async with asyncio.timeout(self._listen.startup_timeout):
-                await self._open(side, full)
+                await self._open(side)
         except TimeoutError:
             side.fail(QueryCanceled("canceling authentication due to timeout"))
         except OarError as error:
@@ -170,11 +182,11 @@ class FrontDoor:
             # Health checks and scanners open and close: nothing to tell anybody.
             _log.debug("connection ended before it began", error=type(error).__name__)
         except asyncio.CancelledError:
-            side.fail(_shutting_down())
-            if not self._stopping:
+            side.fail(self._too_many_opening() if side.crowded_out else _shutting_down())
+            if not self._stopping and not side.crowded_out:
                 raise
         finally:
-            self._opening.pop(client, None)
+            self._opening.pop(side, None)
             if side.session is None:
                 side.close()
         if side.session is not None:
@@ -188,7 +200,7 @@ class FrontDoor:
             for key in [key for key, owner in self._keys.items() if owner is session]:
                 del self._keys[key]
 
-    async def _open(self, side: ClientSide, full: bool) -> None:
+    async def _open(self, side: ClientSide) -> None:
         """TLS, startup and authentication. Raises ``OarError``, ``OSError`` or ``EOFError``."""
         loop = asyncio.get_running_loop()
         opening = await self._negotiate(side.socket)
@@ -202,12 +214,8 @@ class FrontDoor:
             case CancelRequest() as request:
                 await self._cancel(request)
             case StartupMessage() as message:
-                if full:
-                    raise TooManyConnections(
-                        "sorry, too many clients already",
-                        detail=f"limit: listen.max_clients, {self._listen.max_clients}",
-                        hint="try again when others have left, or raise listen.max_clients",
-                    )
+                if len(self._sessions) + self._connecting >= self._listen.max_clients:
+                    raise self._too_many_clients()
                 end_point = None if served is None else served.end_point
                 await self._authenticate(side, message, end_point)
             case _:
@@ -260,6 +268,7 @@ class FrontDoor:
             federates=message.database == self._database,
             sentinels=self._sentinels,
         )
+        self._connecting += 1
         try:
             hub = await self._connect(session)
         except OSError as error:
@@ -267,10 +276,26 @@ class FrontDoor:
             raise HubConnectionLost(
                 "connection not made: the hub does not answer", hint="try again later"
             ) from None
+        finally:
+            self._connecting -= 1
         self._sessions.add(session)
         side.begin(session, hub, message)
         await asyncio.wait(
             (session.authenticated, session.closed), return_when=asyncio.FIRST_COMPLETED
+        )
+
+    def _too_many_clients(self) -> TooManyConnections:
+        return TooManyConnections(
+            "sorry, too many clients already",
+            detail=f"limit: listen.max_clients, {self._listen.max_clients}",
+            hint="try again when others have left, or raise listen.max_clients",
+        )
+
+    def _too_many_opening(self) -> TooManyConnections:
+        return TooManyConnections(
+            "sorry, too many connections are being opened",
+            detail=f"limit: listen.max_unauthenticated, {self._listen.max_unauthenticated}",
+            hint="try again, or raise listen.max_unauthenticated",
         )
 
     async def _connect(self, session: Session) -> asyncio.Transport:
@@ -321,6 +346,8 @@ class ClientSide(asyncio.Protocol):
 
     def __init__(self, client: socket.socket) -> None:
         self.socket = client
+        self.began = asyncio.get_running_loop().time()
+        self.crowded_out = False
         self.session: Session | None = None
         self.in_clear = True
         self._transport: asyncio.Transport | None = None

@@ -70,6 +70,8 @@ class Listen(_Section):
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     max_clients: Annotated[int, Field(ge=1)] = 100
+    max_unauthenticated: Annotated[int, Field(ge=1)] = 64
+    """Connections that are not clients yet, beside ``max_clients``."""
     startup_timeout: Annotated[float, Field(gt=0)] = 10.0
     """Seconds for TLS, startup and authentication together."""
     max_message_bytes: Annotated[int, Field(ge=65536)] = 256 * 1024 * 1024

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import socket
 import ssl
@@ -36,6 +37,17 @@ def read_all(connection):
             received += part
     except ConnectionResetError:
         pass
+    return received
+
+
+def readable(connection):
+    return bool(select.select([connection], [], [], 0)[0])
+
+
+def without_request(received):
+    """Leave out what asks for the password."""
+    while received[:1] == b"R":
+        received = received[1 + int.from_bytes(received[1:5], "big") :]
     return received
 
 
@@ -293,17 +305,71 @@ class TestLimits:
         where = {**where, "port": small.port}
         with psycopg.connect(**where, autocommit=True) as first:
             silent = dial(small.port)
-            time.sleep(0.1)
-            with pytest.raises(psycopg.OperationalError, match="too many clients"):
+            second = psycopg.connect(**where)
+            with pytest.raises(psycopg.OperationalError, match="too many clients") as caught:
                 psycopg.connect(**where)
+            assert "limit: listen.max_clients, 2" in str(caught.value)
             canceller = threading.Timer(0.3, first.cancel_safe)
             canceller.start()
             with pytest.raises(psycopg.errors.QueryCanceled):
                 first.execute("SELECT * FROM pub.slow")
             canceller.join()
+            assert second.execute("SELECT 1").fetchone() == (1,)
+            second.close()
             assert fatal(read_all(silent))[0] == "57014"
-            with psycopg.connect(**where) as second:
-                assert second.execute("SELECT 1").fetchone() == (1,)
+            with psycopg.connect(**where) as third:
+                assert third.execute("SELECT 1").fetchone() == (1,)
+
+    @pytest.mark.parametrize("sent", ["nothing", "half a packet", "no password"])
+    def test_whoever_says_nothing_keeps_nobody_out(
+        self, open_door, where, published, dial, federation, sent
+    ):
+        """Neither clients nor cancellations, however many there are of them."""
+        door = open_door(max_unauthenticated=4, startup_timeout=60)
+        where = {**where, "port": door.port}
+        packet = startup("user", published["user"], "database", published["dbname"])
+
+        def fill():
+            for _ in range(4):
+                silent.append(dial(door.port))
+                if sent != "nothing":
+                    silent[-1].sendall(packet if sent == "no password" else packet[:20])
+
+        silent = []
+        fill()
+        begun = time.monotonic()
+        with psycopg.connect(**where, autocommit=True) as client:
+            assert time.monotonic() - begun < 30
+            told = [one for one in silent if readable(one)]
+            assert fatal(without_request(read_all(told[0]))) == (
+                "53300",
+                "sorry, too many connections are being opened",
+            )
+            fill()
+            canceller = threading.Timer(0.1, client.cancel_safe)
+            canceller.start()
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                client.execute("SELECT pg_sleep(60)")
+            canceller.join()
+
+    def test_a_rush_of_clients_is_let_in_one_after_another(self, open_door, where):
+        door = open_door(max_unauthenticated=2)
+        where = {**where, "port": door.port}
+        answers, failures = [], []
+
+        def come():
+            try:
+                with psycopg.connect(**where) as client:
+                    answers.append(client.execute("SELECT 1").fetchone())
+            except psycopg.OperationalError as error:
+                failures.append(str(error))
+
+        clients = [threading.Thread(target=come) for _ in range(20)]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+        assert (answers, failures) == ([(1,)] * 20, [])
 
     @pytest.mark.parametrize("step", ["nothing", "half a packet", "no password", "no TLS"])
     def test_one_deadline_for_all_of_the_startup(self, small, dial, published, step):

@@ -95,6 +95,19 @@ def test_every_proper_part_of_a_packet_is_refused(name):
             startup.decode(raw[:end])
 
 
+@pytest.mark.parametrize("value", ["off", "OF", "false", "f", "no", "n", "0"])
+def test_no_replication_is_no_replication(value):
+    body = b"user\0a\0replication\0" + value.encode() + b"\0\0"
+    assert isinstance(startup.decode(packet(3, 0, body)), StartupMessage)
+
+
+@pytest.mark.parametrize("value", ["", "on", "true", "database", "1", "o", "falsey", "yes"])
+def test_any_other_value_asks_for_replication(value):
+    body = b"user\0a\0replication\0" + value.encode() + b"\0\0"
+    with pytest.raises(FeatureNotSupported, match="replication"):
+        startup.decode(packet(3, 0, body))
+
+
 def test_cancel_is_written_as_it_is_read():
     for secret in (b"abcd", b"k" * 32, b"k" * 256):
         assert startup.decode(startup.encode_cancel(9, secret)) == CancelRequest(9, secret)

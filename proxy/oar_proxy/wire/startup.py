@@ -130,9 +130,15 @@ def _startup(packet: bytes, minor: int) -> StartupMessage:
     if fields.pop() or len(fields) % 2 or b"" in fields[::2]:
         raise ProtocolViolation("invalid startup packet layout: names and values do not pair up")
     parameters = tuple(zip(fields[::2], fields[1::2], strict=True))
-    names = {name for name, _ in parameters}
-    if b"replication" in names:
+    given = dict(parameters)
+    if not _is_false(given.get(b"replication", b"off")):
         raise FeatureNotSupported("replication connections are not supported")
-    if b"user" not in names:
+    if b"user" not in given:
         raise ProtocolViolation("no user name in startup packet")
     return StartupMessage(minor, parameters, packet)
+
+
+def _is_false(value: bytes) -> bool:
+    """Tell whether PostgreSQL takes a value for false: also by its first letters."""
+    word = value.lower()
+    return word in (b"0", b"of", b"off", b"n", b"no", *(b"false"[:end] for end in range(1, 6)))
