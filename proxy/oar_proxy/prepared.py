@@ -99,12 +99,11 @@ async def inlined(text: str, node: Any, named: NamedQuery, link: HubLink) -> str
     Raises :class:`WrongParameters`, and what the hub says of an argument.
     """
     arguments = await _argument_texts(text, node, named.types, link)
+    # Places are those in the statement's own text, which leaves comments out.
+    parsed = parse(named.sql)[0]
     query = splice(
-        named.sql,
-        [
-            Edit(start, end, arguments[number - 1])
-            for number, start, end in parse(named.sql)[0].parameters
-        ],
+        parsed.text,
+        [Edit(start, end, arguments[number - 1]) for number, start, end in parsed.parameters],
     )
     start, end = execute_extent(text)
     return text[:start] + query + text[end:]
