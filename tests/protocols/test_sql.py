@@ -18,6 +18,7 @@ from modelserver import ModelServer, Reply, Script, asked, scripted, serving
 from oar_proxy.protocols.named import PROTOCOLS as NAMED
 from oar_proxy.settings import (
     PROTOCOLS,
+    ApplicationSettings,
     DrafterSettings,
     HubSettings,
     Listen,
@@ -107,7 +108,7 @@ def proxied(owner_urls, new_database, running_proxy, well_behaved):
     """Make a running proxy: a context that gives its clients."""
 
     @contextmanager
-    def make(drafter=None, questions=None, **policies):
+    def make(drafter=None, questions=None, applications=None, **policies):
         directory, urls, _ = owner_urls
         owners = {}
         for name, url in urls.items():
@@ -126,6 +127,7 @@ def proxied(owner_urls, new_database, running_proxy, well_behaved):
                     kind="litellm", model="openai/tiny", api_base=model.url, api_key="k"
                 ),
                 questions=questions or QuestionSettings(),
+                applications=applications or {},
             )
             with running_proxy(settings) as (refresh, dsn):
                 yield Clients(refresh, dsn, hub, model, scripts)
@@ -193,6 +195,22 @@ def test_a_session_chooses_who_answers(clients, protocol):
     kappa = 2 if protocol in ("compiled", "oar", "oar+") else None
     assert ask == (protocol, "question", route, kappa, "00000" if expected else "OA001")
     assert bool(clients.materials("receiver")) == (protocol != "compiled")
+
+
+@pytest.mark.parametrize("protocol", ["fan-out", "relay"])
+def test_a_question_counts_once_in_a_budget_and_ends_where_that_is_used_up(proxied, protocol):
+    budget = ApplicationSettings(application_name="*", max_statements=1)
+    proxy = proxied(applications={"tool": budget}, registry=OPEN)
+    with proxy as clients, clients.connect() as connection:
+        connection.execute(f"SET oar.protocol = '{protocol}'")
+        assert rows(connection, f"SELECT * FROM oar_ask('{ASK}')") == [(50,)]
+        spent = "SELECT application, statements FROM oar.applications"
+        assert clients.recorded(spent) == [("tool", 1)]
+        # No model is told, for it could compose an answer of what is missing.
+        clients.model.received.clear()
+        error = refused(connection, f"SELECT * FROM oar_ask('{ASK}')")
+        assert (error.sqlstate, clients.materials("receiver")) == ("53400", [])
+        assert clients.recorded(spent) == [("tool", 1)]
 
 
 def test_the_default_is_known_to_show_and_reset(clients):

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from oar_proxy.catalog import Catalog
 from oar_proxy.drafters.model import Model, UnusableReply, unfenced
 from oar_proxy.errors import (
+    BudgetExceeded,
     HubConnectionLost,
     InternalError,
     LedgerUnavailable,
@@ -142,7 +143,7 @@ class Attempt:
         self.queries.append(place)
         try:
             result = await self.owners.ask(owner, sql, size, shown=shown)
-        except (HubConnectionLost, InternalError, LedgerUnavailable, OutOfMemory):
+        except (BudgetExceeded, HubConnectionLost, InternalError, LedgerUnavailable, OutOfMemory):
             raise
         except OarError as error:
             done = OwnerQuery(number, owner, sql, _one_line(error.message))
