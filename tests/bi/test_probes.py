@@ -115,6 +115,13 @@ def test_a_limit_of_nought_below_reads_what_stands_beside_it(client, merged):
     assert client.execute(statement).fetchall() == merged.execute(statement).fetchall()
 
 
+def test_an_offset_is_computed_also_where_nothing_is_wanted(client, merged):
+    statement = "SELECT 1 FROM crm.customers LIMIT 0 OFFSET (SELECT -max(id) FROM sales.orders)"
+    for connection in (client, merged):
+        with pytest.raises(psycopg.errors.InvalidRowCountInResultOffsetClause):
+            connection.execute(statement)
+
+
 def test_the_owner_s_log_tells_what_it_is_asked(client, shop):
     before = len(shop.asked())
     client.execute("SELECT max(placed_at) FROM sales.orders")
