@@ -470,6 +470,26 @@ def test_a_malformed_final_message(scram, client, name):
     assert client.execute("SELECT 1").fetchone() == (1,)
 
 
+@pytest.mark.parametrize("first", [b"", b"n", b"n,,", b"n,,r=x", b"\0", b"n,a=b,n=,r=x", b"n,,m=x"])
+def test_a_malformed_first_message_without_tls(where, client, first):
+    """The hub says what is wrong with it."""
+    bad = Scram(where, encrypted=False)
+    assert bad.mechanisms == [PLAIN]
+    assert error(bad.initial(PLAIN, first=first))[0] in {"08P01", "0A000"}
+    bad.close()
+    assert client.execute("SELECT 1").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("name", MALFORMED_FINAL)
+def test_a_malformed_final_message_without_tls(where, client, name):
+    bad = Scram(where, encrypted=False)
+    server_first = continued(bad.initial(PLAIN, b"n"))
+    answer = bad.final(server_first, binding=b"", alter=MALFORMED_FINAL[name])
+    assert error(answer)[0] in {"08P01", "28P01"}
+    bad.close()
+    assert client.execute("SELECT 1").fetchone() == (1,)
+
+
 def test_another_nonce_is_refused(scram):
     client = scram()
     answer = client.final(continued(client.initial()), nonce=client.first[5:] + b"mine")

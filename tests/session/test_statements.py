@@ -481,6 +481,19 @@ class TestAsyncpg:
         assert run(work) == (["id", "name"], ["int4"])
         assert federation.events == []
 
+    def test_preparing_begins_no_transaction(self, run):
+        """It ends without a Sync; whatever is asked of the hub meanwhile leaves nothing open."""
+
+        async def work(connection):
+            statement = await connection.prepare(ALL)
+            await connection.execute("SELECT 1")
+            assert not connection.is_in_transaction()
+            async with connection.transaction():
+                assert connection.is_in_transaction()
+                return len(await statement.fetch())
+
+        assert run(work) == 5
+
     def test_errors_in_a_transaction(self, run):
         async def work(connection):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
