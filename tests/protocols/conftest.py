@@ -7,6 +7,7 @@ holds a few more rows of the members' table, ``library`` another table.
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -44,7 +45,9 @@ OPEN = READABLE + "key_disclosure:\n  - {column: member.member_id, to: [treasury
 
 
 def owner_of(table: str, material: dict[str, Any]) -> str:
-    return next(o["owner"] for o in material["owners"] if f"table {table}\n" in o["schema"])
+    # A comment may stand behind its name.
+    found = re.compile(rf"^table {table}\b", re.MULTILINE)
+    return next(o["owner"] for o in material["owners"] if found.search(o["schema"]))
 
 
 def plan_next(material: dict[str, Any]) -> dict[str, str]:

@@ -124,6 +124,9 @@ def test_of_a_table_with_groups_no_row_reaches_a_model_and_it_is_told(club):
         assert run.queries[0].withheld == told
         (material,) = server.materials("receiver")
         assert material["results"][0]["withheld"] == told
+        (schema,) = (o["schema"] for o in server.materials("planner")[0]["owners"]
+                     if o["owner"] == "treasury")  # fmt: skip
+        assert "groups of at least 100 different link_to_member are shown, and no rows" in schema
     finally:
         in_force(club, registry=OPEN)
 
