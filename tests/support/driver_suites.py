@@ -81,8 +81,7 @@ SUITES = (
     Suite("pg8000", ("test/native", "test/dbapi", "test/legacy"),
           ("--ignore-glob=*/auth/*", "--ignore-glob=*benchmarks*"),
           requires=("pytest-mock", "pytz"), before=("CREATE EXTENSION hstore",)),
-    Suite("sqlalchemy", ("test/dialect/postgresql", "test/dialect/test_suite.py"), ("--dburi", "{url}"),
-          requires=("psycopg[binary]",),
+    Suite("sqlalchemy", ("test/dialect/postgresql",), ("--dburi", "{url}"), requires=("psycopg[binary]",),
           before=("CREATE EXTENSION hstore", "CREATE EXTENSION citext", "CREATE SCHEMA test_schema",
                   "CREATE SCHEMA test_schema_2")),
 )  # fmt: skip

@@ -8,6 +8,8 @@ is an error. Programs in other languages do the same.
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -55,6 +57,21 @@ def later(cancel):
     thread = threading.Thread(target=wait)
     thread.start()
     return thread
+
+
+def interrupt(process):
+    """Press Ctrl-C in a program once its slow statement is under way."""
+    running = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND state = 'active' AND pid <> pg_backend_pid() AND query LIKE '%pg_sleep%'"
+    )
+    asked = ["psql", "-XAtc", running]
+    while process.poll() is None:
+        told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        if told.strip() != "0":
+            process.send_signal(signal.SIGINT)
+            break
+        time.sleep(0.1)
 
 
 def main(**tasks):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from common import CITY, COUNT, DATABASE, DAYS, FAILS, JOIN, SERVER, SLOW, main
+from common import CITY, COUNT, DATABASE, DAYS, FAILS, JOIN, SERVER, SLOW, interrupt, main
 
 project = tempfile.TemporaryDirectory(prefix="oar-dbt-")
 root = Path(project.name)
@@ -89,15 +88,7 @@ def cancel():
     with subprocess.Popen(
         asked, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        while True:
-            active = subprocess.run(
-                ["psql", "-XAtc", "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-                 " AND state = 'active' AND pid <> pg_backend_pid() AND query LIKE '%pg_sleep%'"],
-                capture_output=True, text=True, check=True,
-            ).stdout  # fmt: skip
-            if active.strip() != "0" or process.poll() is not None:
-                break
-        process.send_signal(signal.SIGINT)
+        interrupt(process)
         told, _ = process.communicate(timeout=50)
     assert "cancel" in told.lower() or "terminat" in told.lower(), told
     return "cancelled", show(COUNT)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import subprocess
-import time
 
-from common import BIG, CITY, COUNT, CURSOR, DAYS, FAILS, JOIN, SLOW, main
+from common import BIG, CITY, COUNT, CURSOR, DAYS, FAILS, JOIN, SLOW, interrupt, main
 
 PSQL = ["psql", "-X", "-A", "-t"]
 
@@ -78,8 +75,7 @@ def cancel():
     ) as process:
         process.stdin.write(f"{SLOW};\n")
         process.stdin.flush()
-        time.sleep(2)
-        os.kill(process.pid, signal.SIGINT)
+        interrupt(process)
         shown, _ = process.communicate(f"{COUNT};\n", timeout=30)
     return shown.replace("\n", " ")
 
