@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import modelserver
 import psycopg
 import pytest
+from oar_proxy.settings import DrafterSettings
 
 JOIN = "SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) WHERE b.s = 'p' ORDER BY 1, 2"
 ROWS = [(1, 100), (4, 100)]
@@ -118,3 +120,42 @@ class TestBySql:
                 " WHERE locktype = 'advisory' AND application_name = 'oar sentinel'"
             )
             assert hub.execute(held).fetchone() == (0,)
+
+
+# litellm's own, of a field of its settings.
+@pytest.mark.filterwarnings("ignore::UserWarning:pydantic")
+@pytest.mark.parametrize("how", ["cancel", "pg_cancel_backend", "statement_timeout", "disconnect"])
+def test_the_model_is_left_alone_when_nobody_waits_any_more(owners, new_hub, running_proxy, how):
+    async def give_up(dsn, model):
+        connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
+        if how == "statement_timeout":
+            await connection.execute("SET statement_timeout = '1s'")
+        asking = asyncio.create_task(connection.execute("SELECT * FROM oar_ask('how many?')"))
+        await until(model.arrived.is_set)
+        await asyncio.sleep(1)
+        if how == "disconnect":
+            asking.cancel()
+            await connection.close()
+        else:
+            if how == "cancel":
+                await connection.cancel_safe()
+            if how == "pg_cancel_backend":
+                async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as other:
+                    await other.execute(f"SELECT pg_cancel_backend({connection.info.backend_pid})")
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                async with asyncio.timeout(15):
+                    await asking
+        await until(model.left.is_set)
+        if how != "disconnect":
+            answer = await connection.execute("SELECT 1")
+            assert await answer.fetchall() == [(1,)]
+            await connection.close()
+
+    with modelserver.serving(lambda _: modelserver.Reply({}, hold=True)) as model:
+        drafter = DrafterSettings.model_validate(
+            {"kind": "litellm", "model": "openai/x", "api_base": model.url, "api_key": "x"}
+        )
+        policies = dict.fromkeys(owners.urls, owners.ALLOW)
+        settings = owners.settings(new_hub(), policies).model_copy(update={"drafter": drafter})
+        with running_proxy(settings) as (_, dsn):
+            asyncio.run(give_up(dsn, model))

@@ -193,6 +193,8 @@ def _ask_all(served: Served, clock: Clock, rounds: int) -> dict[str, dict[str, f
         password=served.password,
         dbname=application.hub.database,
         autocommit=True,
+        # The driver would prepare by itself what is asked again and again.
+        prepare_threshold=1_000_000,
     ) as client:
         numbers = count(1)
         for case in CASES:
