@@ -8,7 +8,7 @@ import pytest
 from oar_bench.cli import app
 from oar_bench.overhead.processes import proxy_process
 from oar_bench.wire import run
-from oar_bench.wire.core import NOTICE, converse
+from oar_bench.wire.core import NOTICE, converse, with_channel_binding
 from oar_bench.wire.mutation import draw
 from oar_bench.wire.recording import CLIENT, HUB, record
 from oar_bench.wire.sockets import besiege
@@ -43,6 +43,16 @@ def test_what_was_recorded_passes_as_it_is(recordings):
         sent = {side: b"".join(d for s, d in steps if s == side) for side in (CLIENT, HUB)}
         assert outcome.to_hub == sent[CLIENT]
         assert outcome.to_client.replace(NOTICE, b"") == sent[HUB].replace(NOTICE, b"")
+
+
+def test_a_login_with_channel_binding_gets_in(recordings):
+    steps = with_channel_binding(recordings.startups[0])[1:]
+    whole = [(data,) for _, data in steps]
+    outcome = converse(steps, whole, from_startup=True, bound=True)
+    assert outcome.end == ""
+    assert b"SCRAM-SHA-256-PLUS" in outcome.to_client
+    assert b"SCRAM-SHA-256\0" in outcome.to_hub
+    assert b"PLUS" not in outcome.to_hub
 
 
 def test_broken_ones_end_as_they_may_however_they_are_cut(recordings):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +15,7 @@ from oar_proxy.hublink import Step as OwnStep
 from oar_proxy.replies import Answer, Noted
 from oar_proxy.wire import messages, startup
 from oar_proxy.wire.conversation import Conversation, Expected, Kind
+from oar_proxy.wire.messages import HEADER
 from oar_proxy.wire.requests import (
     READ_AHEAD,
     Own,
@@ -22,9 +25,9 @@ from oar_proxy.wire.requests import (
     OwnQuery,
     Requests,
 )
-from oar_proxy.wire.scram import Authentication, Keys
+from oar_proxy.wire.scram import SCRAM_PLUS, Authentication, Keys
 
-from oar_bench.wire.recording import CLIENT, MARK, Step
+from oar_bench.wire.recording import CLIENT, HUB, MARK, Step, frames
 
 MAX_MESSAGE: Final = 64 * 1024
 """``listen.max_message_bytes`` of these sessions."""
@@ -36,6 +39,26 @@ NOTICE: Final = messages.notice_response("asking one owner", None)
 _MARK: Final = MARK.encode()
 _END_POINT: Final = hashlib.sha256(b"a certificate").digest()
 _KEYS: Final = Keys(bytes(32), bytes(range(32)))
+
+
+def with_channel_binding(startup: Sequence[Step]) -> list[Step]:
+    """Return a recorded startup as it would be under TLS, for the keys that sessions here have."""
+    packet, offer, initial, challenge, final, (_, end) = startup
+    first = messages.decode_sasl_initial(initial[1])[1]
+    assert first is not None
+    header, bare = b"p=tls-server-end-point,,", first.split(b",", 2)[2]
+    _, _, rest = final[1][HEADER.size :].partition(b",")
+    bound = b"c=" + base64.b64encode(header + _END_POINT) + b"," + rest
+    said = b",".join((bare, challenge[1][HEADER.size + 4 :], b"c=biws", rest.partition(b",p=")[0]))
+    signature = b"v=" + base64.b64encode(hmac.digest(_KEYS.server, said, "sha256"))
+    return [
+        packet,
+        offer,
+        (CLIENT, messages.sasl_initial(SCRAM_PLUS, header + bare)),
+        challenge,
+        (CLIENT, messages.sasl_response(bound)),
+        (HUB, messages.sasl_final(signature) + b"".join(frames(end)[1:])),
+    ]
 
 
 class Broken(Exception):

@@ -9,10 +9,14 @@ from typing import Final
 
 from oar_proxy.wire.messages import HEADER
 
+from oar_bench.wire.core import with_channel_binding
 from oar_bench.wire.recording import CLIENT, HUB, Recordings, Step, frames
 
 MOST_EXCHANGES: Final = 3
 MOST_MUTATIONS: Final = 4
+
+_STEPS_OF_A_LOGIN: Final = 6
+"""Of one that got in: a startup packet and SCRAM."""
 
 _TYPES: Final = b"QPBDECSHXFdcfp" + b"RKZ123TtDnCsIGHWVvNEAS" + b"\0\x16\xff"
 
@@ -37,7 +41,10 @@ def draw(recordings: Recordings, seed: int, number: int) -> Input:
     from_startup = chance.random() < 0.2
     steps: list[Step] = []
     if from_startup:
-        steps += chance.choice(recordings.startups)
+        startup = chance.choice(recordings.startups)
+        if len(startup) == _STEPS_OF_A_LOGIN and chance.random() < 0.3:
+            startup = with_channel_binding(startup)
+        steps += startup
         steps = steps[1:] if chance.random() < 0.9 else steps  # mostly behind the startup packet
     if not from_startup or chance.random() < 0.3:
         for _ in range(chance.randint(1, MOST_EXCHANGES)):
