@@ -102,13 +102,29 @@ def record(proxy: Proxy) -> Recordings:
 def _exchanges(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
     """Cut a conversation where the hub has answered all that it was asked."""
     exchange: list[Step] = []
+    first = True
     for step in steps:
         exchange.append(step)
-        if step[0] == HUB and step[1][-6:-1] == b"Z\0\0\0\5":
+        if step[0] == HUB and step[1][-6:-1] == b"Z\0\0\0\5" and (first or _answered(exchange)):
             yield exchange
-            exchange = []
+            exchange, first = [], False
     if exchange:
         yield exchange
+
+
+def _answered(exchange: Sequence[Step]) -> bool:
+    """Tell whether each Query, Sync and FunctionCall has its ReadyForQuery.
+
+    A client may have sent more of them than have been answered yet. One Sync is ignored, that
+    which an extended COPY FROM STDIN has before its rows.
+    """
+    asked, answered = (
+        [m[:1] for m in frames(b"".join(data for side, data in exchange if side == which))]
+        for which in (CLIENT, HUB)
+    )
+    due = sum(map(asked.count, (b"Q", b"S", b"F")))
+    ignored = answered.count(b"G") if b"E" in asked else 0
+    return due - ignored == answered.count(b"Z")
 
 
 def frames(data: bytes) -> list[bytes]:
