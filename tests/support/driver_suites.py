@@ -181,7 +181,7 @@ class Runs:
         with log.open("wb") as output:
             subprocess.run(
                 [self.python, "-P", "-m", "pytest", *tests, *options, "-q", "-p", "outcomes",
-                 "--timeout=120"],
+                 "--cache-clear", "--timeout=120"],
                 check=False, cwd=self.tree, stdout=output, stderr=output, timeout=SUITE_SECONDS,
                 env=os.environ | environment,
             )  # fmt: skip
