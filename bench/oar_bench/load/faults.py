@@ -367,7 +367,7 @@ async def _well(world: World, sharers: Clients, ask: traffic.Ask) -> list[str]:
         except psycopg.Error:
             await asyncio.sleep(0.2)
             continue
-        for _ in range(20):
+        for _ in range(5):
             outcome = await _outcome(connection, ask)
             if outcome != "00000":
                 break
