@@ -244,8 +244,9 @@ async def slow_model(world: World, sharers: Clients, others: Clients) -> list[st
         else:
             faults.append(f"nobody waits for 3 questions, and {left} calls of the model broke off")
         connection = await traffic.connect(world.proxy)
-        if not await new_question(connection):
-            faults.append("a question that waited for the model: a wrong answer")
+        outcome = await _outcome(connection, new_question)
+        if outcome != "00000":
+            faults.append(f"a question that waited for the model ended with {outcome}")
         await connection.close()
     finally:
         world.model.delay = 0.0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -110,13 +111,11 @@ class Model:
 
     @staticmethod
     def _gone(handler: BaseHTTPRequestHandler) -> bool:
-        import select
-        import socket
-
-        connection = handler.connection
-        readable, _, _ = select.select([connection], [], [], 0)
+        look = socket.MSG_PEEK | socket.MSG_DONTWAIT
         try:
-            return bool(readable) and not connection.recv(1, socket.MSG_PEEK)
+            return not handler.connection.recv(1, look)
+        except BlockingIOError:
+            return False
         except OSError:
             return True
 
