@@ -17,7 +17,7 @@ from typing import Final
 
 from oar_adapters.interface import Adapter
 
-PASSED_OVER: Final = 1.0
+PASSED_OVER: Final = 0.1
 """Seconds that others, whose places are free first, go before. From then on places are kept, or a
 statement over many owners would never find all of them free."""
 
