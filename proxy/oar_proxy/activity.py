@@ -24,9 +24,9 @@ _FAILING: Final = b"SELECT $0"
 """Fails in parse analysis on every hub ("there is no parameter $0"): after the check for an
 aborted transaction, whose own error has to win, and without needing any object."""
 
-_LONG: Final = 0.5
-"""Seconds after which the hub's session waits for what is asked elsewhere: a round trip to begin
-that, and two to end it, are a hundredth of that then."""
+_LONG: Final = 0.1
+"""Seconds after which the hub's session waits for what is asked elsewhere. A round trip to begin
+that, and two to end it, are a hundredth of that then; nobody presses a button sooner."""
 
 _log = structlog.get_logger("oar.statement")
 

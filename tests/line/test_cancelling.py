@@ -57,10 +57,14 @@ class TestBySql:
             locker.execute("LOCK TABLE a IN ACCESS EXCLUSIVE MODE")
             yield locker
 
-    @pytest.mark.parametrize("setting", [None, "SET lock_timeout = '100ms'"])
-    def test_cancelled(self, line, owners, locked, setting):
+    @pytest.mark.parametrize(
+        ("setting", "settled"), [(None, 1.2), ("SET lock_timeout = '100ms'", 1.2), (None, 0.4)]
+    )
+    def test_cancelled(self, line, owners, locked, setting, settled):
         async def cancel():
-            error, connection = await self.stopped(line, owners, "pg_cancel_backend", setting)
+            error, connection = await self.stopped(
+                line, owners, "pg_cancel_backend", setting, settled=settled
+            )
             assert isinstance(error, psycopg.errors.QueryCanceled)
             assert error.diag.message_primary == "canceling statement due to user request"
             locked.rollback()
