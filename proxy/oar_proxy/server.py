@@ -145,11 +145,15 @@ class FrontDoor:
                 _log.warning("connection not accepted", error=error.strerror)
                 await asyncio.sleep(0.1)  # until another connection is closed
                 continue
-            side = ClientSide(client)
-            task = loop.create_task(self._serve(side))
-            self._connections.add(task)
-            self._opening[side] = task
-            task.add_done_callback(self._connections.discard)
+            self._begin(client)
+
+    def _begin(self, client: socket.socket) -> None:
+        """Serve a connection. Who accepts keeps nothing of it, which would last until the next."""
+        side = ClientSide(client)
+        task = asyncio.create_task(self._serve(side))
+        self._connections.add(task)
+        self._opening[side] = task
+        task.add_done_callback(self._connections.discard)
 
     async def _room(self) -> None:
         """Wait until one more connection may open.
