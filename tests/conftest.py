@@ -92,7 +92,8 @@ def hub_server():
     # Under root the server's OS user has to get to its own directory below.
     directory.chmod(0o711)
     with asyncio.Runner() as runner:
-        context = open_hub(HubSettings(data_dir=directory / "hub"))
+        # Proxies, of which some last as long as the tests, their owners and what is compared with.
+        context = open_hub(HubSettings(data_dir=directory / "hub", max_connections=600))
         address = runner.run(context.__aenter__())
         try:
             yield address
