@@ -61,7 +61,9 @@ app.command("wire")(wire_command)
 @app.callback()
 def bench() -> None:
     """Measure routing, fidelity, answers, reduction and overhead; recompute the paper's tables."""
-    # Whoever stops a run wants its servers stopped too, as Ctrl-C does.
+    # Whoever stops a run wants its servers stopped too, as Ctrl-C does; which a script's shell has
+    # the programs ignore that it runs in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 

@@ -10,6 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
+
 
 def servers(directory):
     """The processes whose command or environment names a directory."""
@@ -24,13 +26,15 @@ def servers(directory):
     return found
 
 
-def test_its_servers_end_with_it():
+@pytest.mark.parametrize("trap", [":", "trap '' INT"], ids=["alone", "of a script"])
+def test_its_servers_end_with_it(trap):
     # Where other users may go: as root, the servers run as one.
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         directory = Path(name)
         directory.chmod(0o755)
         process = subprocess.Popen(
-            [sys.executable, "-m", "oar_bench", "reduction", "--count", "500"],
+            # A script's shell has what it runs in the background ignore SIGINT.
+            ["sh", "-c", f'{trap}; exec "$0" -m oar_bench reduction --count 500', sys.executable],
             env={**os.environ, "TMPDIR": name},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
