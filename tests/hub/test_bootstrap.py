@@ -73,7 +73,7 @@ def test_the_embedded_hub_says_where_it_is(hub_server):
             " unnest(ARRAY['a', 'B', '€', '𝄞', 'ä']) AS v ORDER BY v), upper('яä')"
             " FROM pg_database WHERE datname = current_database()"
         ).fetchone()
-    assert row == ("", "UTF8", "panic", "on", "200", ["B", "a", "ä", "€", "𝄞"], "ЯÄ")
+    assert row == ("", "UTF8", "panic", "on", "600", ["B", "a", "ä", "€", "𝄞"], "ЯÄ")
 
 
 def test_a_dsn_names_the_database_or_the_settings_do(hub, hub_server):
