@@ -4,97 +4,45 @@ from __future__ import annotations
 
 import pg8000.dbapi
 import pg8000.native
-from common import (
-    BIG,
-    CITY,
-    COUNT,
-    DATABASE,
-    DAYS,
-    FAILS,
-    JOIN,
-    SERVER,
-    SLOW,
-    later,
-    main,
-    summed,
-    told,
-)
-
-connection = pg8000.dbapi.connect(**SERVER, database=DATABASE)
-connection.autocommit = True
+from common import CITY, DATABASE, DAYS, JOIN, SERVER, told
+from dbapi import Driver
 
 
-def ask(statement, parameters=()):
-    cursor = connection.cursor()
-    cursor.execute(statement, parameters)
-    return cursor.fetchall()
+class Pg8000(Driver):
+    Error = pg8000.dbapi.DatabaseError
 
+    def __init__(self, connection):
+        super().__init__(connection)
+        ((self.pid,),) = self.ask("SELECT pg_backend_pid()")
 
-def connect():
-    return sorted(
-        (name, value)
-        for name, value in connection.parameter_statuses.items()
-        if name in ("server_version", "client_encoding", "is_superuser")
-    )
-
-
-def introspect():
-    statement = (
-        "SELECT table_name, column_name, udt_name FROM information_schema.columns"
-        " WHERE table_schema IN (%s, %s) ORDER BY table_name, ordinal_position"
-    )
-    return told(ask(statement, ("shop", "fleet")))
-
-
-def parameters():
-    prepared = pg8000.native.Connection(**SERVER, database=DATABASE)
-    numbered = prepared.prepare(JOIN.replace("%s", ":city", 1).replace("%s", ":days"))
-    rows = numbered.run(city=CITY, days=DAYS)
-    numbered.close()
-    prepared.close()
-    assert [list(row) for row in ask(JOIN, (CITY, DAYS))] == rows
-    return told(rows)
-
-
-def big():
-    return summed(ask(BIG))
-
-
-def fails(statement):
-    try:
-        ask(statement)
-    except pg8000.dbapi.DatabaseError as error:
+    def sqlstate(self, error):
         return error.args[0]["C"]
-    return "nothing failed"
+
+    def stop(self):
+        with pg8000.native.Connection(**SERVER, database=DATABASE) as other:
+            other.run("SELECT pg_cancel_backend(:pid)", pid=self.pid)
+
+    def connect(self):
+        return sorted(
+            (name, value)
+            for name, value in self.connection.parameter_statuses.items()
+            if name in ("server_version", "client_encoding", "is_superuser")
+        )
+
+    def introspect(self):
+        statement = (
+            "SELECT table_name, column_name, udt_name FROM information_schema.columns"
+            " WHERE table_schema IN (%s, %s) ORDER BY table_name, ordinal_position"
+        )
+        return told(self.ask(statement, "shop", "fleet"))
+
+    def parameters(self):
+        with pg8000.native.Connection(**SERVER, database=DATABASE) as other:
+            prepared = other.prepare(JOIN.replace("%s", ":city", 1).replace("%s", ":days"))
+            rows = prepared.run(city=CITY, days=DAYS)
+            prepared.close()
+        assert [list(row) for row in self.ask(JOIN, CITY, DAYS)] == rows
+        return told(rows)
 
 
-def errors():
-    seen = [fails(FAILS), ask(COUNT)]
-    connection.autocommit = False
-    seen += [ask(COUNT), fails(FAILS), fails(COUNT)]
-    connection.rollback()
-    connection.autocommit = True
-    return [*seen, ask(COUNT)]
-
-
-def cancel():
-    ((pid,),) = ask("SELECT pg_backend_pid()")
-
-    def other():
-        with pg8000.native.Connection(**SERVER, database=DATABASE) as second:
-            second.run("SELECT pg_cancel_backend(:pid)", pid=pid)
-
-    thread = later(other)
-    seen = fails(SLOW)
-    thread.join()
-    return [seen, ask(COUNT)]
-
-
-main(
-    connect=connect,
-    introspect=introspect,
-    parameters=parameters,
-    big=big,
-    errors=errors,
-    cancel=cancel,
-)
+Pg8000(pg8000.dbapi.connect(**SERVER, database=DATABASE)).run()
