@@ -74,18 +74,23 @@ class HubChannel:
     async def request_large(self, expected: Expected, parts: Iterable[bytes]) -> None:
         """Send one message, which may be large, as fast as the hub reads it.
 
-        Parts are taken when there is room for them, so that few of them wait in memory.
+        Parts are taken when there is room for them, so that few of them wait in memory. Whoever is
+        cancelled meanwhile leaves the rest to be sent: the hub would take what comes next for it.
         """
         self.request(expected)
         size = 0
-        for part in parts:
-            self._unsent.append(part)
-            size += len(part)
-            if size >= SENT_AT_ONCE:
-                size = 0
-                self.send()
-                await self._hub_room()
-        asyncio.get_running_loop().call_soon(self.send)
+        rest = iter(parts)
+        try:
+            for part in rest:
+                self._unsent.append(part)
+                size += len(part)
+                if size >= SENT_AT_ONCE:
+                    size = 0
+                    self.send()
+                    await self._hub_room()
+        finally:
+            self._unsent += rest
+            asyncio.get_running_loop().call_soon(self.send)
 
     async def wait_at(
         self, key: int, over: asyncio.Event, unlock: Callable[[int], Awaitable[None]]
@@ -96,7 +101,6 @@ class HubChannel:
         was told to stop meanwhile. The lock is let go of on every path.
         """
         waiting = _Exchange(None)
-        waiting.answered.add_done_callback(_seen)
         name, parameters = self.question_name, [Parameter(_INT8_OID, 0, b"%d" % key)]
         for kind, parts in (
             (Kind.CLOSE, (messages.encode_close(b"S", name),)),
@@ -244,6 +248,12 @@ class Step(Settling):
         super().done(message)
 
 
+def _seen(answered: asyncio.Future[None]) -> None:
+    """Take note of a failure that nobody waits for any more."""
+    if not answered.cancelled():
+        answered.exception()
+
+
 class _Exchange:
     """One question of the proxy: several requests that stand or fall together."""
 
@@ -251,6 +261,7 @@ class _Exchange:
         self.rows: list[tuple[Cell, ...]] = []
         self.parameter_oids: tuple[int, ...] = ()
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.answered.add_done_callback(_seen)
         self._shift = shift
 
     def reject(self, response: bytes) -> None:
@@ -301,12 +312,6 @@ class _Aside(_Question):
 
     __slots__ = ()
     aside = True
-
-
-def _seen(answered: asyncio.Future[None]) -> None:
-    """Take note of a failure that nobody waits for any more."""
-    if not answered.cancelled():
-        answered.exception()
 
 
 class SessionLink:

@@ -26,7 +26,19 @@ from oar_proxy.tls import open_certificate
 
 ROWS = [(number, f"name {number}") for number in range(1, 6)]
 
-OURS = re.compile(r"\bpub\.(orders|slow|denied|broken|asks|swallows|reshaped|wide|passing)\b")
+TABLES = (
+    "orders",
+    "slow",
+    "denied",
+    "broken",
+    "asks",
+    "swallows",
+    "ample",
+    "reshaped",
+    "wide",
+    "passing",
+)
+OURS = re.compile(rf"\bpub\.({'|'.join(TABLES)})\b")
 INT4_ARRAY, TEXT_ARRAY = 1007, 1009
 
 
@@ -74,7 +86,8 @@ class Federation:
 
     ``orders`` answers; ``slow`` waits until ``release`` is set; ``denied`` is refused; ``broken``
     is a bug; ``asks`` asks the session's hub a question that fails; ``swallows`` does too, and
-    hides that; ``reshaped`` answers with a column more than was prepared. ``passing`` answers in
+    hides that; ``ample`` asks it a large one, in the middle of which ``interrupt`` is called;
+    ``reshaped`` answers with a column more than was prepared. ``passing`` answers in
     the chunks that ``chunks`` holds: ids of rows, ``None`` (wait for ``release``) or an error.
     With ``settles`` an answer of ``orders`` is settled when ``release`` is set.
     """
@@ -83,6 +96,7 @@ class Federation:
         self.events = []
         self.release = asyncio.Event()
         self.parameters = []
+        self.interrupt = None
         self.notices = False
         self.settles = False
         self.chunks = []
@@ -169,6 +183,10 @@ class Federation:
             raise ZeroDivisionError("secret row")
         if behaviour == "asks":
             await link.query("SELECT 1/0")
+        if behaviour == "ample":
+            asyncio.get_running_loop().call_soon(self.interrupt)
+            large = [Parameter(25, 0, b"x" * 2**23) for _ in range(8)]
+            await link.query("SELECT $1, $2, $3, $4, $5, $6, $7, $8", large)
         if behaviour == "swallows":
             with contextlib.suppress(Exception):
                 await link.query("SELECT 1/0")
@@ -222,9 +240,6 @@ class Door:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-TABLES = ("orders", "slow", "denied", "broken", "asks", "swallows", "reshaped", "wide", "passing")
 
 
 @pytest.fixture(scope="module")

@@ -248,6 +248,17 @@ def test_a_large_answer_and_a_large_parameter(client, cursor_class):
     )
 
 
+def test_cancel_in_the_middle_of_a_large_question(client, door, federation):
+    def cancel():
+        (session,) = door.door._sessions
+        assert session._federated.activity.cancel()
+
+    federation.interrupt = cancel
+    with pytest.raises(errors.QueryCanceled):
+        client.execute("SELECT * FROM pub.ample")
+    assert client.execute("SELECT name FROM pub.orders WHERE id = 1").fetchone() == ("name 1",)
+
+
 @BOTH
 @pytest.mark.parametrize("in_transaction", [False, True])
 def test_cancel_during_a_federated_statement(client, federation, cursor_class, in_transaction):
