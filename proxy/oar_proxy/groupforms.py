@@ -78,9 +78,18 @@ _UNITS: Final = frozenset({"second", "minute", "hour", "day", "week", "month", "
 _FIELDS: Final = _UNITS | {"dow", "isodow", "doy", "isoyear"}
 _TIMES: Final = frozenset({"date", "timestamp without time zone", "timestamp with time zone"})
 _TIME_CASTS: Final = {"date": "date", "timestamp": "timestamp", "timestamptz": "timestamptz"}
-_TEXTS: Final = ("::text)", "::character varying)", "::bpchar)", "::unknown)", "::name)")
-"""How literals of types end that a cast reads: it may fail, for a row that gets as far."""
+_TEXTS: Final = frozenset({"bpchar", "character varying", "name", "text", "unknown"})
+"""Types whose literals a cast reads: it may fail, for a row that gets as far."""
 
+_CONSTANTS: Final = _TEXTS | {
+    *("bool", "bytea", "date", "float4", "float8", "int2", "int4", "int8", "interval", "numeric"),
+    *("time", "timestamp", "timestamptz", "timetz", "uuid", "varchar"),
+    *("bigint", "boolean", "character", "double precision", "integer", "real", "smallint"),
+    *("time with time zone", "time without time zone"),
+    *("timestamp with time zone", "timestamp without time zone"),
+}
+"""Types of constants, in both spellings. For one of another, such as ``oid``, PostgreSQL may cast
+the column instead, which fails for some of its values."""
 
 _MORE_THAN_ROWS: Final = (
     "withClause",
@@ -114,13 +123,11 @@ Columns = Mapping[str, Known]
 class Source:
     """What FROM names.
 
-    ``columns`` None: they are not known. ``renamed``: they have other names there. ``nullable``: an
-    outer join may give NULLs in their place.
+    ``columns`` None: they are not known. ``nullable``: an outer join may give NULLs in their place.
     """
 
     name: str | None
     columns: Columns | None
-    renamed: bool = False
     nullable: bool = False
 
 
@@ -177,16 +184,18 @@ class GroupingQuery:
         """Read an item of FROM. ``picks``: it is of a query that picks rows, and multiplies none.
 
         Whoever could say how often a row is there could weigh single ones, and read them in a sum.
-        So rows are joined with those of owners only, by columns that are equal.
+        So rows are joined with those of owners only, by columns that are equal. Nor do others pick
+        rows: a view, a CTE or a row security policy may call a function with what is compared.
         """
         alias = getattr(item, "alias", None)
         if isinstance(item, ast.RangeVar):
             name = item.relname if alias is None else alias.aliasname
             columns = self._columns_at(item.location)
-            if columns is None and not picks:
-                raise self._refuse("what stands beside it in FROM is no owner's table")
-            renamed = alias is not None and bool(alias.colnames)
-            return [Source(name, None if renamed else columns, renamed)]
+            if columns is None:
+                raise self._refuse("what stands beside it is no owner's table")
+            if alias is not None and alias.colnames:
+                raise self._refuse("its columns are renamed in FROM")
+            return [Source(name, columns)]
         if isinstance(item, ast.JoinExpr) and alias is None and item.join_using_alias is None:
             return self._join(item, picks=picks)
         if isinstance(item, ast.RangeSubselect) and alias is not None and not item.lateral:
@@ -319,13 +328,21 @@ class GroupingQuery:
                 (name == "now" and not texts)
                 or (name in ("to_date", "to_timestamp") and len(texts) == 2 and is_time(*texts))
             )
+        if isinstance(node, ast.ParamRef):
+            return self._type(node) in _CONSTANTS
         if isinstance(node, ast.TypeCast):
-            if [part.sval for part in node.typeName.names][:-1] not in ([], ["pg_catalog"]):
+            *schema, name = (part.sval for part in node.typeName.names)
+            if schema not in ([], ["pg_catalog"]) or name not in _CONSTANTS:
                 return False
             if isinstance(node.arg, ast.ParamRef):
-                return not self._literals.get(node.arg.number, "").endswith(_TEXTS)
+                return self._type(node.arg) in _CONSTANTS - _TEXTS
             return isinstance(node.arg, ast.A_Const)
-        return isinstance(node, ast.A_Const | ast.ParamRef)
+        return isinstance(node, ast.A_Const)
+
+    def _type(self, parameter: Any) -> str:
+        """Return the type of a parameter, or of its elements, as its literal ends with it."""
+        literal = self._literals.get(parameter.number, "(NULL::bigint)")
+        return base_type(literal.removesuffix(")").rpartition("::")[2].removesuffix("[]"))
 
     def _pattern(self, node: Any) -> bool:
         while isinstance(node, ast.TypeCast):

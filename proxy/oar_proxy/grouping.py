@@ -23,9 +23,6 @@ from oar_proxy.sql.text import Edit, SyntaxFault, bracketed_queries, quote_ident
 from oar_proxy.sql.tree import ast, enums
 from oar_proxy.statement import FederatedStatement, Occurrence
 
-_ENTITY: Final = "oar entity"
-"""What an entity is called on its way out of a subquery, with a number behind it."""
-
 _IN_FROM: Final = frozenset({"fromClause", "larg", "rarg", "subquery"})
 _COMBINED: Final = "a query around the grouping one joins or combines what it gives"
 _HINT: Final = (
@@ -278,31 +275,33 @@ class _Reading:
         return splice(self._text[start:end], shifted)
 
     def _carried(self, place: int, path: Path, places: Sequence[tuple[int, int]]) -> Iterator[Edit]:
-        """Have the subqueries between a table and the grouping query give its entity as well."""
+        """Have the subqueries between a table and the grouping query give its entity as well.
+
+        Each gives it by a name of its own: one that it had already could be another column's.
+        """
         occurrence, rule = self._rules[place]
-        reference, name, given = occurrence.reference, rule.entity, f"{_ENTITY} {place}"
-        for (start, end), (subquery, alias) in zip(
-            reversed(places[1:]), _subqueries(path), strict=False
-        ):
-            if name != given or not _has_a_star(subquery):
-                at = clauses(self._text, start, end).source
-                column = f"{quote_identifier(reference)}.{quote_identifier(name)}"
-                yield Edit(at, at, f", {column} AS {quote_identifier(given)} ")
-            reference, name = alias, given
+        reference, name = occurrence.reference, rule.entity
+        around = zip(reversed(places[1:]), _subqueries(path), strict=False)
+        for level, ((start, end), (subquery, alias)) in enumerate(around):
+            if level and alias.colnames and _has_a_star(subquery):
+                raise self.refuse("its columns are renamed in FROM")
+            at = clauses(self._text, start, end).source
+            comma = "," if subquery.targetList else ""
+            column = f"{quote_identifier(reference)}.{quote_identifier(name)}"
+            given = _given(place, level)
+            yield Edit(at, at, f"{comma} {column} AS {quote_identifier(given)} ")
+            reference, name = alias.aliasname, given
 
     def _entity(self, place: int, path: Path, query: GroupingQuery, select: Any) -> str:
         """Write the entity of a table as the grouping query calls it."""
         occurrence, rule = self._rules[place]
         reference, name = occurrence.reference, rule.entity
         above = [node for node, _ in path]
-        for node in above[above.index(select) :]:
-            if isinstance(node, ast.RangeSubselect):
-                reference, name = node.alias.aliasname, f"{_ENTITY} {place}"
-                break
+        inside = [n for n in above[above.index(select) :] if isinstance(n, ast.RangeSubselect)]
+        if inside:
+            reference, name = inside[0].alias.aliasname, _given(place, len(inside) - 1)
         if sum(source.name == reference for source in query.sources) != 1:
             raise self.refuse(f"two items of FROM are called {reference}")
-        if any(source.renamed for source in query.sources if source.name == reference):
-            raise self.refuse("its columns are renamed in FROM")
         return f"{quote_identifier(reference)}.{quote_identifier(name)}"
 
 
@@ -323,6 +322,11 @@ def _counting(source: str, entities: Sequence[str], by: str, enough: str) -> str
     )
 
 
+def _given(place: int, level: int) -> str:
+    """Return what an entity is called on its way out of the subqueries around its table."""
+    return f"oar entity {place}.{level}"
+
+
 def _named(relation: Any, cte: str) -> bool:
     return relation.schemaname is None and relation.relname == cte
 
@@ -331,11 +335,11 @@ def _selects(path: Path) -> int:
     return sum(isinstance(node, ast.SelectStmt) for node, _ in path)
 
 
-def _subqueries(path: Path) -> Iterator[tuple[Any, str]]:
+def _subqueries(path: Path) -> Iterator[tuple[Any, Any]]:
     """Yield the subqueries in FROM above a table, from the inside, each with its alias."""
     for node, _ in reversed(path):
         if isinstance(node, ast.RangeSubselect):
-            yield node.subquery, node.alias.aliasname if node.alias else ""
+            yield node.subquery, node.alias
 
 
 def _has_a_star(select: Any) -> bool:

@@ -71,7 +71,11 @@ SHOWN = [
     "WITH g(c, n) AS (SELECT city, count(*) FROM visits v GROUP BY city {h}) SELECT * FROM (SELECT c FROM g) AS h",
     "SELECT q.town, count(*) FROM (SELECT city AS town, v.person FROM visits v) AS q GROUP BY q.town {q}",
     "SELECT r.town, count(*) FROM (SELECT * FROM (SELECT city AS town, person FROM visits) AS q) AS r GROUP BY r.town {r}",
+    "SELECT r.town, count(*), sum(r.born) FROM (SELECT p.*, q.town FROM (SELECT city AS town, person AS who FROM visits) AS q"
+    " JOIN people p ON p.person = q.who) AS r GROUP BY r.town {r}",
     "SELECT v.city, count(*) FROM visits AS v(id, who) GROUP BY v.city {x}",
+    "SELECT count(*) FROM visits v {h}",
+    "SELECT count(*) FROM visits v WHERE false {h}",
     "SELECT q.п FROM (SELECT city AS п, 'Зима' AS z FROM visits v WHERE city <> 'Пермь — ВЕСНА' /* я */"
     " GROUP BY city {h} ORDER BY 'ё' || city) AS q -- конец",
     "SELECT city, count(*) FROM visits AS v WHERE NOT EXISTS (SELECT FROM people p WHERE p.person = v.person"
@@ -160,6 +164,16 @@ REFUSED = [
     " WHERE v.person = 3 OR q.born = 1950)",
     "SELECT count(x.born) FROM (SELECT v.city, born FROM visits v JOIN people p ON v.person = 3"
     " OR p.born = 1950) AS x",
+    # what else than an owner's picks rows: with each it could call a function of the session's own
+    "SELECT count(*) FROM visits v WHERE person IN (SELECT person FROM mine)",
+    "SELECT count(*) FROM visits v WHERE id = 1 OR EXISTS (SELECT FROM mine m WHERE m.person = v.person)",
+    "SELECT count(*) FROM visits v WHERE EXISTS (SELECT FROM told t WHERE t.person = v.person)",
+    "WITH mine AS (SELECT person FROM generate_series(1, 9) AS person WHERE pg_sleep(0) IS NOT NULL) SELECT n"
+    " FROM (SELECT count(*) AS n FROM visits v WHERE v.person IN (SELECT person FROM mine)) AS q",
+    # constants of types to which PostgreSQL casts the column, if it can
+    "SELECT count(*) FROM visits WHERE illness = 'pox' AND cost = 5::oid",
+    "SELECT count(*) FROM visits WHERE illness = 'pox' AND cost IN (1, '5'::regclass)",
+    "SELECT count(*) FROM visits WHERE cost = ANY('{5}'::oid[])",
     # rows that pick other rows
     "SELECT name FROM people WHERE person IN (SELECT person FROM visits)",
     "SELECT name FROM people p WHERE EXISTS (SELECT FROM visits v WHERE v.person = p.person)",
@@ -180,6 +194,8 @@ REFUSED = [
     "WITH RECURSIVE g AS (SELECT city FROM visits GROUP BY city) SELECT * FROM g",
     "SELECT q.c, sum(q.n) OVER () FROM (SELECT city AS c, count(*) AS n FROM visits GROUP BY city) AS q",
     # names that mean two things
+    "SELECT r.k, count(*) FROM (SELECT q.p AS k FROM trips AS q(p, person)) AS r GROUP BY r.k",
+    "SELECT r.b, count(*) FROM (SELECT * FROM (SELECT km FROM trips) AS q, people) AS r(a, b) GROUP BY r.b",
     "SELECT t.km, count(*) FROM trips AS t(who) GROUP BY t.km",
     "SELECT j.city, count(*) FROM (visits JOIN people USING (person)) AS j GROUP BY j.city",
     "EXPLAIN ANALYZE SELECT city, count(*) FROM visits GROUP BY city",
@@ -214,6 +230,7 @@ def asked(request, two_owners):
         connection = client(north=NORTH)
         connection.execute("CREATE TEMP TABLE kept (city text, n bigint)")
         connection.execute("CREATE TEMP TABLE mine AS SELECT 3::bigint AS person, 1 AS one")
+        connection.execute("CREATE TEMP VIEW told AS SELECT person FROM mine WHERE random() < 2")
         said = []
         connection.add_notice_handler(lambda d: said.append((d.message_primary, d.message_detail)))
         yield connection, merged, said
