@@ -211,26 +211,30 @@ class Federated:
 
     async def parse(self, raw: bytes, parse: Parse) -> None:
         """Parse a statement that may be ours."""
-        async with self.activity.statement("parse"):
-            text = self._decode(parse.query)
+        pieces = self._split(parse.query)
+        piece = pieces[0] if len(pieces) == 1 else None
+        place = 0 if piece is None else piece.at
+        async with self.activity.statement("parse", place):
             prepared = None
             in_pipeline = self._conversation.open_pipeline
             if not parse.name:
                 self._close_unnamed()
-            if text is not None:
-                link = SessionLink(self._channel, text)
-                prepared = await self.activity.ask(self._federation.prepare(text, link, parse.oids))
+            if piece is not None and piece.suspect:
+                link = SessionLink(self._channel, piece.text, place)
+                prepared = await self.activity.ask(
+                    self._federation.prepare(piece.text, link, parse.oids)
+                )
                 await self._prune(link)
             if not in_pipeline:
                 self._end_questions()
             if prepared is None:
                 self._channel.request(self.other_parse(parse.name), raw)
             else:
-                self._guard(parse, prepared)
+                self._guard(parse, prepared, place)
 
-    def _guard(self, parse: Parse, prepared: Prepared) -> None:
+    def _guard(self, parse: Parse, prepared: Prepared, place: int) -> None:
         described = Step(Kind.DESCRIBE_STATEMENT)
-        guard, shift = self._guard_text(prepared)
+        guard, shift = self._guard_text(prepared, place)
         statement = _Statement(prepared, guard, described)
 
         def note() -> None:
@@ -374,15 +378,14 @@ class Federated:
         A string that does is run as one pipeline, which is what the hub makes of a query string
         too: one implicit transaction, ended by the first error or at the end.
         """
-        text = self._decode(query)
-        pieces = None if text is None else self._federation.split(text)
-        if text is None or pieces is None or not any(piece.suspect for piece in pieces):
+        pieces = self._split(query)
+        if not any(piece.suspect for piece in pieces):
             self._channel.request(Expected(Kind.QUERY), raw)
             return
         if self._conversation.open_pipeline and not await self._in_step():
             return  # an earlier message failed: the hub discards the query, and so do we
         in_block = self._conversation.implicit_block
-        succeeded = await self._pieces(raw, text, pieces)
+        succeeded = await self._pieces(raw, pieces)
         if succeeded is None:
             return
         if succeeded and in_block and len(pieces) == 1:
@@ -399,20 +402,17 @@ class Federated:
         self._channel.flush()
         return await settled == SUCCEEDED
 
-    async def _pieces(self, raw: bytes, text: str, pieces: Sequence[Piece]) -> bool | None:
+    async def _pieces(self, raw: bytes, pieces: Sequence[Piece]) -> bool | None:
         """Run statement after statement until one fails; return whether all succeeded.
 
         None: the hub has got all it needs, the end of the transaction included.
         """
         in_block = self._conversation.implicit_block
         alone = len(pieces) == 1 and not in_block
-        begin = 0
         for piece in pieces:
-            shift = max(text.find(piece.text, begin), 0)
-            begin = shift + len(piece.text)
             succeeded: bool | None = False
-            async with self.activity.statement("simple", shift) as log_line:
-                link = SessionLink(self._channel, piece.text, shift)
+            async with self.activity.statement("simple", piece.at) as log_line:
+                link = SessionLink(self._channel, piece.text, piece.at)
                 prepared = None
                 if piece.suspect:
                     prepared = await self.activity.ask(self._federation.prepare(piece.text, link))
@@ -560,18 +560,19 @@ class Federated:
     def _next_portal(self) -> bytes:
         return b"%s:%d" % (self._name, next(self._numbers))
 
-    def _guard_text(self, prepared: Prepared, place: int = 0) -> tuple[bytes, int | None]:
+    def _guard_text(self, prepared: Prepared, place: int) -> tuple[bytes, int | None]:
         """Return a guard's text, and by how much its places differ from those at the client."""
         number = f"/* oar {next(self._numbers)} */ "
         shift = place - len(number) if prepared.in_place else None
         return f"{number}{prepared.guard_sql}".encode(), shift
 
-    def _decode(self, query: bytes) -> str | None:
-        """Return the text of a query string, None when the hub has to judge its encoding."""
+    def _split(self, query: bytes) -> Sequence[Piece]:
+        """Split a query string into statements; none of one that the hub has to judge."""
         try:
-            return query.decode()
+            text = query.decode()
         except UnicodeDecodeError:
-            return None
+            return ()
+        return self._federation.split(text) or ()
 
     async def _prune(self, link: SessionLink) -> None:
         if len(self._statements) <= _PRUNE_AT:

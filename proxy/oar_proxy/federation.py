@@ -107,10 +107,12 @@ class HubRejected(Exception):
 class Piece:
     """One statement of a query string. ``suspect``: it may be ours, ask `Federation.prepare`.
 
-    ``fetches`` names the cursor that it fetches from, if it does.
+    ``at`` is where it begins in the string, in characters; ``fetches`` names the cursor that it
+    fetches from, if it does.
     """
 
     text: str
+    at: int
     suspect: bool
     fetches: str | None = None
 

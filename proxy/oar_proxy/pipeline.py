@@ -152,13 +152,14 @@ class Pipeline:
         """See `Federation.split`."""
         question = comment_question(text)
         if question is not None:
-            return (Piece(f"SELECT * FROM oar_ask({quote_literal(question)})", True),)
+            return (Piece(f"SELECT * FROM oar_ask({quote_literal(question)})", 0, True),)
         try:
             statements = parse(text)
         except SyntaxFault:
             return None
         return tuple(
-            Piece(s.text, self.suspect(s.text.encode()), fetched_cursor(s.node)) for s in statements
+            Piece(s.text, s.at, self.suspect(s.text.encode()), fetched_cursor(s.node))
+            for s in statements
         )
 
     async def prepare(

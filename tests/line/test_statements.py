@@ -294,6 +294,9 @@ def test_comments_that_tools_add_make_no_new_plan(client, monkeypatch):
         (psycopg.ClientCursor, "SELECT /* é comment */ "),
         (psycopg.ClientCursor, "SELECT 1; -- é\n SELECT "),
         (psycopg.ClientCursor, "TABLE d; SELECT id, "),
+        (psycopg.ClientCursor, "/* SELECT nothing FROM a /* another */ */ SELECT "),
+        (psycopg.ClientCursor, "SELECT 1; -- SELECT nothing FROM a /* another */\n SELECT "),
+        (psycopg.RawCursor, "/* é comment */ SELECT $1::int, "),
         (psycopg.RawCursor, "SELECT $1::int, /* é comment */ "),
     ],
 )

@@ -107,15 +107,17 @@ class Federation:
         return b"pub" in text.lower()
 
     def split(self, text):
-        parts = [part.strip() for part in text.split(";")]
         if "SYNTAX" in text:
             return None
-        return [
-            Piece(part, self.suspect(part.encode()), fetched[1] if fetched else None)
-            for part in parts
-            for fetched in [re.match(r"FETCH .*FROM (\w+)$", part)]
-            if part
-        ]
+        pieces, at = [], 0
+        for part in text.split(";"):
+            if statement := part.strip():
+                begin = at + part.index(statement)
+                fetched = re.match(r"FETCH .*FROM (\w+)$", statement)
+                suspect = self.suspect(statement.encode())
+                pieces.append(Piece(statement, begin, suspect, fetched[1] if fetched else None))
+            at += len(part) + 1
+        return pieces
 
     async def prepare(self, text, link, parameter_oids=()):
         await link.query("SHOW search_path")

@@ -91,6 +91,8 @@ class Parsed:
 
     text: str
     node: Any = field(repr=False)
+    at: int = 0
+    """Where it begins in the query string."""
     relations: tuple[Relation, ...] = ()
     targets: tuple[Relation, ...] = ()
     """Relations the statement would write to."""
@@ -150,7 +152,8 @@ def _read(text: str) -> tuple[Parsed, ...]:
         start = raw.stmt_location
         piece = text[start : start + raw.stmt_len] if raw.stmt_len else text[start:]
         # Places in a tree count from where its text began.
-        parsed.append(_describe(piece, pglast.parse_sql(piece)[0].stmt if start else raw.stmt))
+        node = pglast.parse_sql(piece)[0].stmt if start else raw.stmt
+        parsed.append(_describe(piece, node, start))
     return tuple(parsed)
 
 
@@ -489,9 +492,9 @@ _CARRIERS = (
 """Statement forms that can hold a query; the hub judges every other form by itself."""
 
 
-def _describe(text: str, node: Any) -> Parsed:
+def _describe(text: str, node: Any, at: int) -> Parsed:
     if not isinstance(node, _CARRIERS):
-        return Parsed(text, node)
+        return Parsed(text, node, at)
     reader = _Reader(text, list(scan(text)))
     if isinstance(node, (ast.CopyStmt, ast.ViewStmt)):
         reader.visit(node.query, frozenset())
@@ -500,6 +503,7 @@ def _describe(text: str, node: Any) -> Parsed:
     return Parsed(
         text=text,
         node=node,
+        at=at,
         relations=tuple(reader.relation(rel, renamed) for rel, renamed in reader.relations),
         targets=tuple(reader.relation(rel, False) for rel in reader.targets),
         calls=tuple(reader.calls),
