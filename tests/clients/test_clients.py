@@ -41,7 +41,6 @@ def outcomes(place, tmp_path_factory):
         pytest.param(client, task, id=f"{client.name}: {task}")
         for client in CLIENTS
         for task in client.tasks
-        if not client.heavy
     ],
 )
 def test_a_task_goes_as_at_the_hub(client, task, outcomes):

@@ -36,7 +36,7 @@ from places import TcpServer, free_port, listens, serving
 PROGRAMS = Path(__file__).resolve().parent.parent / "clients" / "programs"
 JDBC = Path("/usr/share/java/postgresql.jar")
 SECONDS = 240
-"""How long all tasks of one client may take, one way; a heavy one has four times that."""
+"""How long all tasks of one client may take, one way."""
 
 HUB, PROXY = "hub", "proxy"
 WAYS = (HUB, PROXY)
@@ -180,8 +180,6 @@ class Client:
     environment: Mapping[str, str] = field(default_factory=dict)
     front: str = ""
     build: str = ""
-    heavy: bool = False
-    """Not in ``make test``: what it needs takes too long to install."""
 
     def missing(self):
         """Return what this machine does not have of what it needs."""
@@ -268,7 +266,7 @@ CLIENTS = (
     Client("Perl DBD::Pg", command=("perl", str(PROGRAMS / "dbd.pl")), mark="?", tasks=NO_CURSOR, needs=("perl:DBD::Pg",)),
     *(Client(f"pgbouncer, {mode}", mark="%s", front=mode, needs=("pgbouncer",), command=_python("psycopg3")["command"])
       for mode in ("session", "transaction")),
-    Client("dbt", tasks=NO_CURSOR, needs=("psql",), build="dbt", heavy=True,
+    Client("dbt", tasks=NO_CURSOR, environment={"PATH": f"{WHEEL}:{os.environ['PATH']}"}, build="dbt",
            command=("{built}/bin/python", str(PROGRAMS / "python" / "dbt_.py"))),
     Client("HAProxy", mark="%s", front="haproxy", needs=("haproxy",), command=_python("psycopg3")["command"]),
 )  # fmt: skip
@@ -339,7 +337,7 @@ def _run(client, way, place, built, directory):
             )
         statements = {name: written(text, client.mark) for name, text in STATEMENTS.items()}
         process = subprocess.run(
-            ["timeout", str(SECONDS * 4 if client.heavy else SECONDS), *(part.format(built=built) for part in (*client.command, *client.tasks))],
+            ["timeout", str(SECONDS), *(part.format(built=built) for part in client.command), *client.tasks],
             env=os.environ | {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"} | environment | statements | client.environment,
             capture_output=True, text=True, check=False,
         )  # fmt: skip

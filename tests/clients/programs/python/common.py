@@ -79,5 +79,5 @@ def main(**tasks):
         try:
             result = tasks[name]()
         except Exception as error:
-            result = f"!{type(error).__name__}: {error}".replace("\n", " ")
-        print(f"{name}\t{result}", flush=True)
+            result = f"!{type(error).__name__}: {error}"
+        print(name, str(result).replace("\n", " "), sep="\t", flush=True)
