@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -318,6 +320,43 @@ def test_a_server_that_ends_is_started_again_at_the_same_address(fresh, ending):
 
     asyncio.run(survive())
     assert running_hub(fresh) is None
+
+
+def test_want_of_files_is_not_taken_for_the_end_of_the_server(fresh, monkeypatch):
+    async def survive():
+        monkeypatch.setattr("oar_proxy.hub.server._AGAIN_SECONDS", 0.1)
+        async with embedded_hub(fresh):
+            first = postmaster_pid(fresh)
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+            try:
+                await asyncio.sleep(1.5)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert postmaster_pid(fresh) == first
+            os.kill(first, signal.SIGINT)
+            async with asyncio.timeout(30):
+                while running_hub(fresh) is None or postmaster_pid(fresh) == first:
+                    await asyncio.sleep(0.05)
+
+    asyncio.run(survive())
+
+
+def test_a_process_that_cannot_be_looked_at_is_not_taken_for_another(settings, monkeypatch):
+    read_text = Path.read_text
+
+    def read(path, *options, **named):
+        if path.name == "comm":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return read_text(path, *options, **named)
+
+    with started(settings):
+        monkeypatch.setattr(Path, "read_text", read)
+        with pytest.raises(OSError, match="Too many open files"):
+            EmbeddedServer(settings).alive()
+        monkeypatch.undo()
+        assert EmbeddedServer(settings).alive()
+    assert not EmbeddedServer(settings).alive()
 
 
 def test_a_directory_that_cannot_be_made_is_refused(place):

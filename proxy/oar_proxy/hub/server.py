@@ -127,7 +127,12 @@ async def _keep_running(server: EmbeddedServer) -> None:
     """Start the server again whenever it has ended: killed, or for want of memory."""
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
-        if server.running() is not None:
+        try:
+            if server.alive():
+                continue
+        except (HubError, OSError) as error:
+            _log.error("it cannot be told whether the hub runs", error=type(error).__name__)
+            await asyncio.sleep(_AGAIN_SECONDS)
             continue
         _log.error("the hub has ended and is started again")
         starting = asyncio.ensure_future(asyncio.to_thread(server.restart))
@@ -215,6 +220,14 @@ class EmbeddedServer:
         if postmaster is None or not postmaster.alive:
             return None
         return self._address(postmaster.socket_directory)
+
+    def alive(self) -> bool:
+        """Tell whether a server runs over the directory.
+
+        Raises ``OSError`` and :class:`HubError` when that cannot be told.
+        """
+        postmaster = _read_postmaster(self._pgdata)
+        return postmaster is not None and postmaster.alive
 
     def _start(self) -> HubAddress:
         self._account = self._server_account()
@@ -523,8 +536,8 @@ def _is_postgres(pid: int, pgdata: Path) -> bool:
     try:
         working = (_PROC / str(pid) / "cwd").readlink()
         name = (_PROC / str(pid) / "comm").read_text().strip()
-    except OSError:
-        return False
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False  # not others: for want of a file descriptor a server would seem to have ended
     return name == "postgres" and working == pgdata.resolve()
 
 
