@@ -336,7 +336,7 @@ def test_want_of_files_is_not_taken_for_the_end_of_the_server(fresh, monkeypatch
             assert postmaster_pid(fresh) == first
             os.kill(first, signal.SIGINT)
             async with asyncio.timeout(30):
-                while running_hub(fresh) is None or postmaster_pid(fresh) == first:
+                while running_hub(fresh) is None or postmaster_pid(fresh) == first:  # noqa: ASYNC110 - another process decides
                     await asyncio.sleep(0.05)
 
     asyncio.run(survive())
