@@ -184,6 +184,8 @@ class Compiler:
         if withheld is None:  # its own query counts over the same rows
             statement = await self._with_units(statement, capabilities, edits, wishes)
         reading = await self._reading(statement, literals, wishes.meaning, notes)
+        if reading is not None and withheld is not None:
+            reading = grouping.unrelayed(reading, statement, wishes.decisions)
         if reading is not None and wishes.permit is not None:
             reading = reading.only(wishes.permit)
         plan = plans.make_plan(

@@ -6,6 +6,7 @@ Whatever becomes of a query goes on the ledger.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from oar_adapters.interface import Adapter, OwnerError, Query, Scan, Snapshot
 
 from oar_proxy import gate as gates
 from oar_proxy.budget import COUNTED_AT_ONCE
-from oar_proxy.decision import Checked, Decisions, Limit
+from oar_proxy.decision import Checked, Decisions, Grouped, Limit
 from oar_proxy.errors import LimitExceeded, OarError, QueryCanceled
 from oar_proxy.gate import Gate
 from oar_proxy.ledger import SUCCESS, Ask, StepOutcome
@@ -26,6 +27,10 @@ from oar_proxy.snapshots import Snapshots, owner_fault
 
 if TYPE_CHECKING:
     from oar_adapters.authorized import Authorized
+
+COUNTED_OF_GROUPS: Final = 1_000
+"""Rows that a budget counts at a time, and at least, where a policy shows groups and no rows: what
+is left of a budget is no way to count those of one group."""
 
 CHUNK_ROWS: Final = 20_000
 CHUNK_BYTES: Final = 8 * 1024 * 1024
@@ -144,11 +149,14 @@ class Fetcher:
         rows = sending.rows
         received = size = counted = 0
         budget = self.gate.budget(self.ask)
+        rules = itertools.chain.from_iterable(sending.checked.values())
+        grouped = any(isinstance(rule, Grouped) for rule in rules)
 
         async def count(at_once: int = 1) -> None:
             nonlocal counted
-            if budget is not None and received - counted >= at_once:
-                counted, more = received, received - counted
+            due = _in_lumps(received) if grouped else received
+            if budget is not None and due - counted >= at_once:
+                counted, more = due, due - counted
                 await budget.received(more)
 
         try:
@@ -228,6 +236,10 @@ class Fetcher:
             return sum([batch.rows async for batch in snapshot.run(query)])
         except OwnerError as error:
             raise owner_fault(owner, error) from error
+
+
+def _in_lumps(rows: int) -> int:
+    return max(-(-rows // COUNTED_OF_GROUPS), 1) * COUNTED_OF_GROUPS
 
 
 def _too_many_rows(sending: Sending, cap: Limit) -> LimitExceeded:

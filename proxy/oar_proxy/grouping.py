@@ -12,12 +12,13 @@ small, the notice says no number.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from oar_proxy.decision import Decisions, Grouped
 from oar_proxy.errors import InsufficientPrivilege
 from oar_proxy.groupforms import Columns, GroupingQuery, Known, groups, require_scalars
+from oar_proxy.hub.planreading import Reading, Unreduced
 from oar_proxy.sql.clauses import clauses
 from oar_proxy.sql.text import Edit, SyntaxFault, bracketed_queries, quote_identifier, splice
 from oar_proxy.sql.tree import ast, enums
@@ -89,6 +90,36 @@ def shown(
         return reading.rewritten()
     except RecursionError:
         raise reading.refuse("it is nested too deeply") from None
+
+
+def unrelayed(reading: Reading, statement: FederatedStatement, decisions: Decisions) -> Reading:
+    """Have no table reduced by the rows of one of which groups are shown.
+
+    How many rows it sends then, whether they are more than a limit lets pass, and which of its keys
+    are counted for a day, would tell of single rows.
+    """
+    grouped = {
+        occurrence.number: rule.rule
+        for occurrence in statement.occurrences
+        for holder in occurrence.table.holders
+        if (rule := decisions.grouped(holder.owner, holder.table.name)) is not None
+    }
+    dropped = {
+        edge: grouped[source.occurrence]
+        for edge in reading.edges
+        for source in edge.sources
+        if source.occurrence in grouped
+    }
+    why = "what it is joined with is shown in groups only (rule {})"
+    return replace(
+        reading,
+        edges=tuple(edge for edge in reading.edges if edge not in dropped),
+        together=tuple(tuple(e for e in group if e not in dropped) for group in reading.together),
+        unreduced=(
+            *reading.unreduced,
+            *(Unreduced(edge.target, why.format(rule)) for edge, rule in dropped.items()),
+        ),
+    )
 
 
 def _refuse(rule: Grouped, why: str) -> InsufficientPrivilege:

@@ -102,6 +102,15 @@ def test_rows_that_owners_send_are_counted(budgeted):
     assert budgeted.spent() == [("tool", 2, 80)]
 
 
+def test_what_is_left_of_a_budget_is_no_way_to_count_the_rows_of_one_group(budgeted):
+    grouped = "version: 1\ntables: {orders: {min_group: {entity: customer_id, size: 2}}}\n"
+    budget = {"application_name": "m", "max_rows": 5000}
+    metabase = budgeted(policies={"sales": grouped}, tool=budget)("m")
+    for number, wanted in enumerate(("id = 1", "id = -1", "id < 20"), start=1):
+        metabase.execute(f"SELECT count(*) FROM sales.orders WHERE {wanted}")
+        assert budgeted.spent() == [("tool", number, number * 1000)]
+
+
 def test_large_answers_end_where_the_budget_does(budgeted, shop):
     """No row is given away uncounted, also while rows pass through in chunks."""
     metabase = budgeted(tool={"application_name": "m", "max_rows": 30_000})("m")

@@ -22,15 +22,18 @@ TRIPS = (
     "person bigint, km bigint",
     [(1, 5), (2, 5), (1, 7), (1, 7), (None, 7), (3, 9), (4, 9), (5, 9)],
 )
-NORTH = """\
+GRANTS = "key_disclosure: [{column: '*', to: ['*']}]\n"
+NORTH = (
+    """\
 version: 1
 tables:
   trips: {min_group: {entity: person, size: 2}}
   visits:
     min_group: {entity: person, size: 4}
     columns: {Art: {mask: null}}
-key_disclosure: [{column: '*', to: ['*']}]
 """.replace("Art", "'\"Art\"'")
+    + GRANTS
+)
 RULE = "north/tables.visits.min_group"
 
 # What {} stands for is written for the merged tables alone: what the rule makes of the statement.
@@ -224,16 +227,22 @@ def on_proxy(statement: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def asked(request, two_owners):
+def owners(request, two_owners):
     tables = {"north": {"visits": VISITS, "trips": TRIPS}, "south": {"people": PEOPLE}}
-    with two_owners(request, "sqlite", tables) as (client, merged):
-        connection = client(north=NORTH)
-        connection.execute("CREATE TEMP TABLE kept (city text, n bigint)")
-        connection.execute("CREATE TEMP TABLE mine AS SELECT 3::bigint AS person, 1 AS one")
-        connection.execute("CREATE TEMP VIEW told AS SELECT person FROM mine WHERE random() < 2")
-        said = []
-        connection.add_notice_handler(lambda d: said.append((d.message_primary, d.message_detail)))
-        yield connection, merged, said
+    with two_owners(request, "sqlite", tables) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def asked(owners):
+    client, merged = owners
+    connection = client(north=NORTH)
+    connection.execute("CREATE TEMP TABLE kept (city text, n bigint)")
+    connection.execute("CREATE TEMP TABLE mine AS SELECT 3::bigint AS person, 1 AS one")
+    connection.execute("CREATE TEMP VIEW told AS SELECT person FROM mine WHERE random() < 2")
+    said = []
+    connection.add_notice_handler(lambda d: said.append((d.message_primary, d.message_detail)))
+    return connection, merged, said
 
 
 @pytest.mark.parametrize("statement", SHOWN)
@@ -387,6 +396,29 @@ def test_what_is_explained_and_kept_tells_no_number_of_rows(asked):
     ).fetchone()
     assert steps[:3] == (None, None, None)
     assert "north/tables.trips.min_group" in steps[3]
+
+
+def test_how_much_another_owner_sends_does_not_depend_on_single_rows(owners):
+    client, _ = owners
+    connection = client(north=NORTH, south="version: 1\nlimits: {max_rows: 8}\n" + GRANTS)
+    told = set()
+    for illness in ("pox", "flu", "none"):
+        statement = (
+            "SELECT name, count(*) FROM visits JOIN people USING (person)"
+            f" WHERE illness = '{illness}' GROUP BY name"
+        )
+        for most in ("100", "0"):
+            connection.execute(f"SET oar.max_keys = {most}")
+            with pytest.raises(psycopg.errors.ProgramLimitExceeded) as refused:
+                connection.execute(statement)
+            told.add((refused.value.diag.message_primary, refused.value.diag.message_detail))
+    assert len(told) == 1
+    plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN {statement}"))
+    assert f"what it is joined with is shown in groups only (rule {RULE})" in plan
+    # Keys the other way do not depend on them.
+    connection.execute("RESET oar.max_keys")
+    plan = connection.execute(f"EXPLAIN {statement.replace('WHERE', 'WHERE born < 1952 AND')}")
+    assert "Route: relay" in "\n".join(row[0] for row in plan)
 
 
 def test_the_comment_on_the_table_says_what_is_shown_of_it(asked):
