@@ -126,3 +126,13 @@ def test_the_owner_s_log_tells_what_it_is_asked(client, shop):
     before = len(shop.asked())
     client.execute("SELECT max(placed_at) FROM sales.orders")
     assert len(shop.asked()) > before
+
+
+@pytest.mark.parametrize("end", ["LIMIT 0", "LIMIT 2", "WHERE 1 = 0"])
+def test_what_a_statement_writes_is_written_whatever_it_shows(end, client):
+    client.execute("CREATE TEMP TABLE IF NOT EXISTS kept (id bigint)")
+    client.execute("TRUNCATE kept")
+    insert = "INSERT INTO kept SELECT q.id FROM (SELECT id FROM crm.customers) AS q RETURNING id"
+    client.execute(f"WITH written AS ({insert}) SELECT 1 {end}")
+    counted = "SELECT (SELECT count(*) FROM kept) = count(*), count(*) > 0 FROM crm.customers"
+    assert client.execute(counted).fetchall() == [(True, True)]

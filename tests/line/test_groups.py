@@ -307,13 +307,11 @@ def test_what_is_selected_is_evaluated_for_groups_that_are_shown_only(asked):
     for statement in (
         "SELECT km, 1 / (km - 7) FROM trips GROUP BY km",
         "SELECT km FROM trips GROUP BY km HAVING 1 / (km - 7) < 5",
-        "SELECT km FROM trips GROUP BY km HAVING 1 / (count(*) - 3) < 5 OR km = 9",
         "SELECT km FROM trips GROUP BY km ORDER BY 1 / (km - 7)",
         "SELECT q.km FROM (SELECT km FROM trips GROUP BY km) AS q WHERE 1 / (q.km - 7) < 5",
         "WITH q AS (SELECT km FROM trips GROUP BY km) SELECT km FROM q WHERE 1 / (q.km - 7) < 5",
     ):
-        if "count(*) - 3" not in statement:
-            assert sorted(row[0] for row in connection.execute(statement)) == [5, 9], statement
+        assert sorted(row[0] for row in connection.execute(statement)) == [5, 9], statement
 
 
 @pytest.mark.parametrize("binary", [False, True])

@@ -279,8 +279,10 @@ def rowless_relations(root: Any) -> Iterator[int]:
 
 
 def _gives_no_row(select: Any) -> bool:
-    # An OFFSET is computed all the same, and may fail.
-    return _integer(select.limitCount) == 0 and skipped_rows(select) is not None
+    # An OFFSET is computed all the same, and may fail; what a WITH writes is written all the same.
+    ctes = select.withClause.ctes if select.withClause is not None else ()
+    reads = all(isinstance(cte.ctequery, ast.SelectStmt) for cte in ctes)
+    return reads and _integer(select.limitCount) == 0 and skipped_rows(select) is not None
 
 
 def compares_constants(root: Any) -> bool:
