@@ -200,8 +200,11 @@ async def reset(world: World, sharers: Clients, others: Clients) -> list[str]:  
     """An owner's connections break off, again and again."""
     sharers.allowed = frozenset({UNREACHABLE})
     for _ in range(10):
+        # Silent first: statements that the owner answers in a moment are under way only so.
+        world.fleet_shim.silence()
+        await asyncio.sleep(0.2)
         world.fleet_shim.reset()
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.1)
     if not sharers.tally.errors[UNREACHABLE]:
         return ["nobody noticed that an owner's connections broke off"]
     return await _well(world, sharers, traffic.at_fleet)
