@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ import psycopg
 import psycopg.conninfo
 import pytest
 import yaml
+from oar_bench.overhead.processes import free_port
 from oar_proxy.settings import ApplicationSettings, ConfigurationError, load
 
 PREVIEW = "SELECT id FROM sales.orders ORDER BY id LIMIT 10"
@@ -149,8 +149,7 @@ def test_a_proxy_that_is_killed_forgets_nothing(budgeted, shop, tmp_path):
     limits = {"application_name": "m", "max_statements": 3}
     survivor = budgeted(tool=limits)("m")
     survivor.execute(PREVIEW)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     configuration = tmp_path / "oar.yaml"
     configuration.write_text(
         yaml.safe_dump(

@@ -29,9 +29,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import psycopg
+from oar_bench.overhead.processes import free_port, wait_for_port
 from oar_proxy.hub.binaries import find_binaries
 from oar_proxy.hub.users import add_user
-from places import TcpServer, free_port, listens, serving
+from places import TcpServer, serving
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "clients" / "programs"
 JDBC = Path("/usr/share/java/postgresql.jar")
@@ -341,8 +342,12 @@ def _run(client, way, place, built, directory):
             env=os.environ | {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"} | environment | statements | client.environment,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-    results = dict(line.split("\t", 1) for line in process.stdout.splitlines() if "\t" in line)
-    why = f"!ended with {process.returncode}: {process.stderr[-2000:]}"
+    told = [line.partition("\t") for line in process.stdout.split("\n") if line]
+    results = {task: result for task, _, result in told}
+    if results.keys() <= set(client.tasks):
+        why = f"!ended with {process.returncode}: {process.stderr[-2000:]}"
+    else:  # a result of several lines would be compared in part
+        why, results = f"!prints more than results: {process.stdout[:2000]}", {}
     return {task: results.get(task, why) for task in client.tasks}
 
 
@@ -353,7 +358,7 @@ def _run(client, way, place, built, directory):
 def standing(front, environment, directory):
     """Put a pooler or a balancer before a server; its port."""
     port = free_port()
-    place = Path(tempfile.mkdtemp(prefix="oar-front-", dir=None))
+    place = Path(tempfile.mkdtemp(prefix="oar-front-"))
     place.chmod(0o711)
     files = {"userlist": f'"{environment["PGUSER"]}" "{environment["PGPASSWORD"]}"\n'}
     if front == "haproxy":
@@ -382,9 +387,7 @@ def standing(front, environment, directory):
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", **account
     )
     try:
-        while not listens(port):
-            if process.poll() is not None:
-                raise RuntimeError(f"{front} does not start")
+        wait_for_port(process, port, front)
         yield port
     finally:
         process.terminate()

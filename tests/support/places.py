@@ -8,14 +8,13 @@ import os
 import pwd
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psycopg.conninfo
+from oar_bench.overhead.processes import OverheadError, free_port, wait_for_port
 from oar_proxy.hub.binaries import find_binaries
 
 
@@ -76,24 +75,11 @@ def serving(configuration, directory):
         command = [sys.executable, "-m", "oar_proxy.cli", "serve", "--config", file]
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 60
-        while not listens(port):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError((directory / f"oar-{port}.log").read_text())
-            time.sleep(0.05)
+        try:
+            wait_for_port(process, port, "oar serve")
+        except OverheadError as error:
+            raise RuntimeError((directory / f"oar-{port}.log").read_text()) from error
         yield port
     finally:
         process.terminate()
         process.wait(60)
-
-
-def listens(port):
-    """Tell whether somebody listens on a port."""
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def free_port():
-    """Return a port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]

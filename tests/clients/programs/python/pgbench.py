@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import tempfile
@@ -20,7 +19,7 @@ def bench(mode, *options):
             "SELECT :n + 0;\nEND;\n"
         )
         process = subprocess.run(
-            [os.environ.get("PGBENCH", "pgbench"), "-n", "-M", mode, "-c", "2", "-t", "3", "-f", script,
+            ["pgbench", "-n", "-M", mode, "-c", "2", "-t", "3", "-f", script,
              *options, DATABASE],
             capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
