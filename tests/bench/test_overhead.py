@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import sys
-import time
 from decimal import Decimal
 
 import pytest
@@ -136,20 +135,28 @@ def test_pass_through():
         assert set(found[figure]) == {"direct", "oar", "pgbouncer", "ratio"}
 
 
-def test_stages_are_timed_without_what_they_call_of_each_other():
-    clock = stages.Clock()
+def test_stages_are_timed_without_what_they_call_of_each_other(monkeypatch):
+    clock, now = stages.Clock(), 0
+
+    def take(seconds):
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(stages.time, "perf_counter", lambda: now)
 
     async def outer():
-        await asyncio.sleep(0.02)
+        take(1)
         await clock.wraps("inner", inner)()
-        clock.wraps("quick", time.sleep)(0.03)
+        take(2)
+        clock.wraps("quick", take)(10)
+        take(4)
 
     async def inner():
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
+        take(20)
 
     asyncio.run(clock.wraps("outer", outer)())
-    assert 0.02 <= clock.seconds["outer"] < 0.05 <= clock.seconds["inner"]
-    assert clock.seconds["quick"] >= 0.03
+    assert clock.seconds == {"outer": 7, "inner": 20, "quick": 10}
 
 
 def test_stages_of_a_federated_statement():
