@@ -58,7 +58,6 @@ def test_nothing_is_left_of_the_clients(result):
 
 
 def test_a_shim_falls_silent_and_breaks_off():
-
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(10)
         with Shim(server.getsockname()).running() as shim:

@@ -24,7 +24,7 @@ from psycopg.conninfo import make_conninfo
 
 from oar_bench.harness import ALLOW_ALL, USER
 from oar_bench.overhead.owners import Owners
-from oar_bench.overhead.processes import HOST, add_bench_user, free_port, wait_for_port
+from oar_bench.overhead.processes import HOST, add_bench_user, free_port, postmaster, wait_for_port
 
 OWNERS: Final = ("east", "west")
 PROXIES: Final = 2
@@ -59,7 +59,7 @@ class Hub:
 
     def __init__(self, directory: Path) -> None:
         self._server = EmbeddedServer(HubSettings(data_dir=directory))
-        self._pgdata = directory / "pgdata"
+        self._directory = directory
         self.conninfo = ""
 
     def start(self) -> None:
@@ -72,9 +72,8 @@ class Hub:
 
     def kill(self) -> None:
         """Kill the postmaster, as a machine that fails would, and start it again."""
-        postmaster = int((self._pgdata / "postmaster.pid").read_text().splitlines()[0])
         with suppress(ProcessLookupError):
-            os.kill(postmaster, signal.SIGKILL)
+            os.kill(postmaster(self._directory), signal.SIGKILL)
         while self._server.running() is not None:
             time.sleep(0.01)
         self._server.stop()

@@ -17,7 +17,6 @@ import psycopg
 from oar_proxy.wire import messages
 from psycopg.pq import TransactionStatus
 
-from oar_bench.harness import USER
 from oar_bench.load import traffic
 from oar_bench.load.model import QUESTION
 from oar_bench.load.shim import Shim
@@ -45,12 +44,7 @@ class Bare:
 
     def __init__(self, world: World, port: int | None = None) -> None:
         self._connection = psycopg.connect(
-            host=HOST,
-            port=port or world.proxy.port,
-            user=USER,
-            password=world.proxy.password,
-            dbname=world.proxy.hub.database,
-            autocommit=True,
+            world.proxy.conninfo, port=port or world.proxy.port, autocommit=True
         )
         self._socket = socket.socket(fileno=os.dup(self._connection.fileno()))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LITTLE)
@@ -292,8 +286,7 @@ async def cancels(world: World, sharers: Clients, others: Clients) -> list[str]:
 async def hub_killed(world: World, sharers: Clients, others: Clients) -> list[str]:
     """The hub's first process is killed; all sessions end, and soon new ones begin."""
     sharers.allowed = others.allowed = LOST
-    postmaster = world.proxy.hub_directory / "pgdata" / "postmaster.pid"
-    os.kill(int(postmaster.read_text().splitlines()[0]), signal.SIGKILL)
+    os.kill(world.proxy.postmaster, signal.SIGKILL)
     faults = await _well(world, sharers, traffic.at_fleet)
     others.allowed = frozenset()
     return faults

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 import psycopg
 
-from oar_bench.harness import USER
 from oar_bench.load.model import QUESTION
 from oar_bench.load.world import ORDERS, PROMOS
-from oar_bench.overhead.processes import HOST, Proxy
+from oar_bench.overhead.processes import Proxy
 
 Connection = psycopg.AsyncConnection[Any]
 Ask = Callable[[Connection, random.Random], Awaitable[bool]]
@@ -174,13 +173,7 @@ class Tally:
 async def connect(proxy: Proxy) -> Connection:
     """Connect as a client. Raises ``psycopg.Error``."""
     return await psycopg.AsyncConnection.connect(
-        host=HOST,
-        port=proxy.port,
-        user=USER,
-        password=proxy.password,
-        dbname=proxy.hub.database,
-        autocommit=True,
-        connect_timeout=60,
+        proxy.conninfo, autocommit=True, connect_timeout=60
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from oar_bench.overhead.memory import children, mebibytes
+from oar_bench.overhead.memory import children, hub_memory, mebibytes, number
 from oar_bench.overhead.processes import Proxy
 
 _PROC: Final = Path("/proc")
@@ -42,21 +42,14 @@ class Watch:
     def look(self) -> Sample:
         """Take a sample now, and keep it."""
         place = _PROC / str(self._proxy.pid)
-        postmaster = _postmaster(self._proxy)
-        processes = [postmaster, *children(postmaster)]
-        hub = 0.0
-        for pid in processes:
-            try:
-                hub += mebibytes(_PROC / str(pid) / "smaps_rollup", "Pss")
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it has ended, and holds nothing
+        postmaster = self._proxy.postmaster
         sample = Sample(
             time.monotonic() - self._began,
             mebibytes(place / "status", "VmRSS"),
-            hub,
+            hub_memory(postmaster),
             len(list((place / "fd").iterdir())),
-            int(_number(place / "status", "Threads")),
-            len(processes) - 1,
+            number(place / "status", "Threads"),
+            len(children(postmaster)),
         )
         self.samples.append(sample)
         return sample
@@ -98,15 +91,3 @@ def curve(samples: list[Sample]) -> dict[str, float]:
         "last": statistics.median(each.proxy for each in kept[-few:]),
         "slope an hour": line.slope * 3600,
     }
-
-
-def _postmaster(proxy: Proxy) -> int:
-    file = proxy.hub_directory / "pgdata" / "postmaster.pid"
-    return int(file.read_text().splitlines()[0])
-
-
-def _number(file: Path, name: str) -> str:
-    for line in file.read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return line.split()[1]
-    return "0"

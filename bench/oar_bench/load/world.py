@@ -32,7 +32,7 @@ from oar_bench.harness import ALLOW_ALL
 from oar_bench.load.model import Model
 from oar_bench.load.shim import Shim
 from oar_bench.overhead.memory import children
-from oar_bench.overhead.processes import HOST, Proxy, proxy_process
+from oar_bench.overhead.processes import HOST, Proxy, postmaster, proxy_process
 
 ORDERS: Final = 20_000
 PROMOS: Final = 1_000
@@ -65,7 +65,7 @@ class Server:
 
     def __init__(self, directory: Path, database: str, script: str) -> None:
         self._server = EmbeddedServer(HubSettings(data_dir=directory))
-        self._pgdata = directory / "pgdata"
+        self._directory = directory
         self.database = database
         address = self._server.start()
         self.socket = Path(address.host) / f".s.PGSQL.{address.port}"
@@ -117,9 +117,9 @@ class Server:
     @contextmanager
     def hanging(self) -> Iterator[None]:
         """Stop all its processes where they are, for the length of the block."""
-        postmaster = int((self._pgdata / "postmaster.pid").read_text().splitlines()[0])
+        first = postmaster(self._directory)
         # The postmaster last, and first again: a child that it finds stopped it takes for crashed.
-        stopped = [*children(postmaster), postmaster]
+        stopped = [*children(first), first]
         for pid in stopped:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)

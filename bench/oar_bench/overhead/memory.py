@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import psycopg
-
 from oar_bench.overhead.processes import Proxy
 
 _RESET_HIGH_WATER: Final = "5"
@@ -45,29 +43,23 @@ class Meter:
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = _PROC / str(proxy.pid)
+        self._postmaster = proxy.postmaster
         try:
-            # While it is connected: its process ends with the connection.
-            with psycopg.connect(proxy.hub.conninfo) as connection:
-                status = (_PROC / str(connection.info.backend_pid) / "status").read_text()
             self._reset()
         except OSError as error:
             raise NoProc(f"memory is read from Linux's /proc: {error.strerror}") from error
-        parent = re.search(r"^PPid:\s+(\d+)", status, re.MULTILINE)
-        if parent is None:
-            raise NoProc("memory is read from Linux's /proc: it names no parent process")
-        self._postmaster = int(parent[1])
 
     def measure(self, work: Callable[[], object]) -> Memory:
         """Run something and return what memory it took."""
         self._reset()
         proxy_before = mebibytes(self._proxy / "status", "VmRSS")
-        hub_before = hub_peak = self._hub()
+        hub_before = hub_peak = hub_memory(self._postmaster)
         done = threading.Event()
 
         def sample() -> None:
             nonlocal hub_peak
             while not done.wait(_SECONDS):
-                hub_peak = max(hub_peak, self._hub())
+                hub_peak = max(hub_peak, hub_memory(self._postmaster))
 
         sampler = threading.Thread(target=sample)
         sampler.start()
@@ -82,15 +74,16 @@ class Meter:
     def _reset(self) -> None:
         (self._proxy / "clear_refs").write_text(_RESET_HIGH_WATER)
 
-    def _hub(self) -> float:
-        """The hub's processes together; one that ends meanwhile holds nothing."""
-        total = 0.0
-        for pid in (self._postmaster, *children(self._postmaster)):
-            try:
-                total += mebibytes(_PROC / str(pid) / "smaps_rollup", "Pss")
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-        return total
+
+def hub_memory(postmaster: int) -> float:
+    """Return the MiB of a server's processes together; one that ends meanwhile holds nothing."""
+    total = 0.0
+    for pid in (postmaster, *children(postmaster)):
+        try:
+            total += mebibytes(_PROC / str(pid) / "smaps_rollup", "Pss")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return total
 
 
 def children(pid: int) -> list[int]:
@@ -101,5 +94,10 @@ def children(pid: int) -> list[int]:
 
 def mebibytes(file: Path, name: str) -> float:
     """Read one line of a file of /proc's that tells of memory."""
-    found = re.search(rf"^{name}:\s+(\d+) kB", file.read_text(), re.MULTILINE)
-    return int(found[1]) / 1024 if found else 0.0
+    return number(file, name) / 1024
+
+
+def number(file: Path, name: str) -> int:
+    """Read the number of one line of a file of /proc's; 0 where it has no such line."""
+    found = re.search(rf"^{name}:\s+(\d+)", file.read_text(), re.MULTILINE)
+    return int(found[1]) if found else 0

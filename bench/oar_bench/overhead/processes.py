@@ -20,6 +20,7 @@ from oar_proxy.hub.address import HubAddress
 from oar_proxy.hub.binaries import find_binaries
 from oar_proxy.hub.server import running_hub
 from oar_proxy.settings import HubSettings
+from psycopg.conninfo import make_conninfo
 
 from oar_bench.harness import USER
 
@@ -47,16 +48,25 @@ class Proxy:
         self.hub = hub
         self.hub_directory = hub_directory
 
-    def connect(self) -> psycopg.Connection[Any]:
-        """Connect as the client. Raises ``psycopg.OperationalError``."""
-        return psycopg.connect(
+    @property
+    def conninfo(self) -> str:
+        """How the client connects, as libpq has it."""
+        return make_conninfo(
             host=HOST,
             port=self.port,
             user=USER,
             password=self.password,
             dbname=self.hub.database,
-            autocommit=True,
         )
+
+    @property
+    def postmaster(self) -> int:
+        """The hub's first process."""
+        return postmaster(self.hub_directory)
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Connect as the client. Raises ``psycopg.OperationalError``."""
+        return psycopg.connect(self.conninfo, autocommit=True)
 
 
 @contextmanager
@@ -113,6 +123,11 @@ def add_bench_user(conninfo: str, password: str) -> None:
             await add_user(connection, USER, password)
 
     asyncio.run(add())
+
+
+def postmaster(data_dir: Path) -> int:
+    """Return the first process of the embedded server in a directory. Raises ``OSError``."""
+    return int((data_dir / "pgdata" / "postmaster.pid").read_text().splitlines()[0])
 
 
 def free_port() -> int:

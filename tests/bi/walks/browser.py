@@ -124,7 +124,7 @@ class Browser:
         self.until(try_it, f"{xpath}, to type into")
 
     def press(self, *keys: str) -> None:
-        """Press keys at once, wherever the focus is."""
+        """Press keys at once, or type a text, wherever the focus is."""
         chain = ActionChains(self.driver)
         for key in keys[:-1]:
             chain.key_down(key)
@@ -132,6 +132,12 @@ class Browser:
         for key in reversed(keys[:-1]):
             chain.key_up(key)
         chain.perform()
+
+    def write(self, editor: str, statement: str) -> None:
+        """Put a statement in the place of what an editor holds."""
+        self.click(editor)
+        self.press(Keys.CONTROL, "a")
+        self.press(statement)
 
     def text(self, xpath: str = "//body") -> str:
         return self.see(xpath).text
@@ -143,6 +149,24 @@ class Browser:
             return next((e.text for e in self.shown(xpath) if wanted in e.text), "")
 
         return self.until(look, f"{wanted!r} in {xpath}", patience)
+
+    def grid(self, cells: str, row: str, number: str, rows: int) -> list[list[str]]:
+        """Wait until a grid shows so many rows, and return them.
+
+        ``row`` leads from a cell to its row, which has its place in the attribute ``number``. The
+        first column numbers the rows, and is left out.
+        """
+
+        def look() -> list[list[str]]:
+            shown: dict[int, dict[int, str]] = {}
+            for cell in self.shown(cells):
+                place = cell.find_element(By.XPATH, row).get_attribute(number)
+                column = cell.get_attribute("aria-colindex")
+                shown.setdefault(int(place or 0), {})[int(column or 0)] = cell.text
+            table = [[each[c] for c in sorted(each) if c > 1] for _, each in sorted(shown.items())]
+            return table if len(table) == rows else []
+
+        return self.until(look, f"{rows} rows in the grid")
 
 
 class Walk:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 
 from browser import Browser, Keys, NotSeen, Walk, same, walk
-from selenium.webdriver.common.action_chains import ActionChains
 
 SERVER = "owners"
 EDITOR = "//div[contains(@class,'cm-content')]"
@@ -91,9 +90,7 @@ def open_query_tool(browser: Browser) -> None:
 
 
 def write(browser: Browser, statement: str) -> None:
-    browser.click(EDITOR)
-    browser.press(Keys.CONTROL, "a")
-    ActionChains(browser.driver).send_keys(statement).perform()
+    browser.write(EDITOR, statement)
     browser.reads(EDITOR, statement)
 
 
@@ -101,17 +98,7 @@ def results(browser: Browser, statement: str, rows: int) -> list[list[str]]:
     write(browser, statement)
     browser.press(Keys.F5)
     browser.reads("//body", f"Total rows: {rows}")
-
-    def read() -> list[list[str]]:
-        shown: dict[int, dict[int, str]] = {}
-        for cell in browser.shown(CELLS):
-            row = cell.find_element("xpath", "..")
-            at = int(row.get_attribute("aria-rowindex") or 0)
-            shown.setdefault(at, {})[int(cell.get_attribute("aria-colindex") or 0)] = cell.text
-        table = [[row[c] for c in sorted(row) if c > 1] for _, row in sorted(shown.items())]
-        return table if len(table) == rows else []
-
-    return browser.until(read, f"{rows} rows in the grid")
+    return browser.grid(CELLS, "..", "aria-rowindex", rows)
 
 
 def go(browser: Browser, a: Walk, given: dict) -> None:

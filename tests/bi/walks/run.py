@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from oar_bench.overhead.processes import free_port
 from oar_proxy import log
 from oar_proxy.app import open_application
 from oar_proxy.demo.command import configure, prepare
@@ -64,11 +64,6 @@ def environment(directory: Path, name: str) -> Path:
         )  # fmt: skip
         (place / "made").touch()
     return place / "bin"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @contextmanager

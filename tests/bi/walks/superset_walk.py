@@ -12,7 +12,6 @@ from selenium.webdriver.common.action_chains import ActionChains
 
 CONNECTION = "oar demo"
 
-TOAST = "//div[@data-test='toast-container' or @role='alert']"
 EDITOR = "//div[contains(@class,'ace_content')]"
 CELLS = "//div[@role='row' and @row-index]//div[@role='gridcell']"
 OPTION = "//div[contains(@class,'ant-select-item-option')]"
@@ -41,9 +40,7 @@ def add_connection(browser: Browser, at: str, url: str) -> None:
 
 def pick(browser: Browser, label: str, value: str) -> None:
     browser.click(f"//input[@aria-label='{label}']")
-    browser.press(*value) if len(value) == 1 else ActionChains(browser.driver).send_keys(
-        value
-    ).perform()
+    browser.press(value)
     browser.click(f"{OPTION}[contains(.,'{value}')]")
 
 
@@ -53,15 +50,8 @@ def open_sql_lab(browser: Browser, at: str) -> None:
     browser.see(EDITOR)
 
 
-def tree(browser: Browser) -> list[str]:
-    """What the tree of schemas shows."""
-    return browser.text("//div[@role='tree' or contains(@class,'tree')]").split("\n")
-
-
 def write(browser: Browser, statement: str) -> None:
-    browser.click(EDITOR)
-    browser.press(Keys.CONTROL, "a")
-    ActionChains(browser.driver).send_keys(statement).perform()
+    browser.write(EDITOR, statement)
     browser.press(Keys.ESCAPE)  # of what the editor proposes
     # What was typed reaches the page's state a moment later, and Run takes that.
     time.sleep(1)
@@ -77,16 +67,7 @@ def results(browser: Browser, statement: str, rows: int) -> list[list[str]]:
     execute(browser, statement)
     browser.reads("//body", f"{rows} row{'s' if rows > 1 else ''}")
 
-    def read() -> list[list[str]]:
-        shown: dict[int, dict[int, str]] = {}
-        for cell in browser.shown(CELLS):
-            row = cell.find_element("xpath", "./ancestor::div[@role='row']")
-            at = int(row.get_attribute("row-index") or 0)
-            shown.setdefault(at, {})[int(cell.get_attribute("aria-colindex") or 0)] = cell.text
-        table = [[row[c] for c in sorted(row) if c > 1] for _, row in sorted(shown.items())]
-        return table if len(table) == rows else []
-
-    return browser.until(read, f"{rows} rows in the grid")
+    return browser.grid(CELLS, "./ancestor::div[@role='row']", "row-index", rows)
 
 
 def go(browser: Browser, a: Walk, given: dict) -> None:
