@@ -129,11 +129,11 @@ class Activity:
     ) -> None:
         """Keep the hub's session waiting, but for what the work itself asks of it."""
         while not over.is_set():
-            if self._conversation.idle and not self._conversation.skipping:
+            if self._hub_is_free:
                 key = await sentinels.lock()
                 if key is None:
                     return
-                if over.is_set() or not self._conversation.idle:
+                if over.is_set() or not self._hub_is_free:
                     await sentinels.unlock(key)
                     continue
                 try:
@@ -144,6 +144,10 @@ class Activity:
                     return
             with suppress(TimeoutError):
                 await asyncio.wait_for(over.wait(), _LONG)
+
+    @property
+    def _hub_is_free(self) -> bool:
+        return self._conversation.idle and not self._conversation.skipping
 
     def go(self) -> None:
         """From here on the hub works for the client: a CancelRequest is for the hub."""
