@@ -36,6 +36,7 @@ from oar_proxy.sessionstate import SessionState
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Expected, Kind
 from oar_proxy.wire.messages import Bind, Parse
+from oar_proxy.wire.requests import OwnExecute
 
 _STATEMENTS: Final = "SELECT s.name FROM pg_catalog.pg_prepared_statements s"
 
@@ -247,32 +248,33 @@ class Federated:
         )
         self._channel.request(described, messages.encode_describe(b"S", parse.name))
 
-    async def execute(self, raw: bytes, name: bytes) -> None:
+    async def execute(self, own: OwnExecute) -> None:
         """Execute a portal that may be ours."""
+        name = own.portal
         async with self.activity.statement("extended") as log_line, AsyncExitStack() as stack:
             link = SessionLink(self._channel)
             text = await link.portal_statement(name)
             portal = self._portals.get(name)
             if portal is None or text is None or text != portal.statement.guard:
-                self._channel.request(Expected(Kind.EXECUTE), raw)
+                self._channel.request(Expected(Kind.EXECUTE), own.raw)
                 return
             require_safe(await link.state())
             try:
-                await self._run(raw, portal, link, stack, log_line)
+                await self._run(own, portal, link, stack, log_line)
             except BaseException:
                 self._forget_portal(name)
                 raise
 
     async def _run(
         self,
-        raw: bytes,
+        own: OwnExecute,
         portal: _Portal,
         link: SessionLink,
         stack: AsyncExitStack,
         log_line: LogLine,
     ) -> None:
         """Begin with the answer of a portal, or go on with it."""
-        name, limit = messages.decode_execute(raw)
+        name = own.portal
         flow = portal.flow
         if flow is None:
             parameters = portal.parameters()
@@ -286,18 +288,18 @@ class Federated:
                 self._forget_replaced(name)
                 if await self._bound(name, execution, sent, portal, log_line):
                     self.activity.go()
-                    self._channel.request(Answer(log_line.write), raw)
+                    self._channel.request(Answer(log_line.write), own.raw)
                 return
-            own = self._left_portals.pop() if self._left_portals else self._next_portal()
-            flow = Flow(execution.more, own, sent, portal.bind.result_formats)
-            if not await self._bound(own, execution, sent, portal, log_line):
+            ours = self._left_portals.pop() if self._left_portals else self._next_portal()
+            flow = Flow(execution.more, ours, sent, portal.bind.result_formats)
+            if not await self._bound(ours, execution, sent, portal, log_line):
                 self._forget_portal(name)
                 return
             portal.flow = flow
         else:
             stack.push_async_exit(flow.stack)
         gives_rows = portal.statement.description.rows is not None
-        if not await self._pass_on(flow, limit if gives_rows else 0, log_line):
+        if not await self._pass_on(flow, own.rows if gives_rows else 0, log_line):
             self._forget_portal(name)
         elif not flow.over:
             flow.stack = stack.pop_all()

@@ -223,8 +223,8 @@ class Session:
                 return self._federated.query(raw, text)
             case OwnParse(raw, parse):
                 return self._federated.parse(raw, parse)
-            case OwnExecute(raw, portal):
-                return self._federated.execute(raw, portal)
+            case OwnExecute():
+                return self._federated.execute(own)
             case OwnProof(raw):
                 return self._prove(raw)
 

@@ -35,6 +35,11 @@ DECODERS = {
         Bind(b"p", b"s", (1, 0), (b"\0\0\0\1", None), (1,)),
     ),
     "execute": (messages.decode_execute, messages.encode_execute(b"p", 7), (b"p", 7)),
+    "execute for all rows": (
+        messages.decode_execute,
+        messages.encode_execute(b"p", 2**32 - 1),  # below zero, to PostgreSQL
+        (b"p", 0),
+    ),
     "describe": (messages.decode_target, messages.encode_describe(b"S", b"s"), (83, b"s")),
     "close": (messages.decode_target, messages.encode_close(b"P", b""), (80, b"")),
     "parameter description": (

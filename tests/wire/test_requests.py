@@ -185,7 +185,7 @@ TAKEN = {
     ),
     "execute": (
         messages.encode_execute(b"mine", 5),
-        OwnExecute(messages.encode_execute(b"mine", 5), b"mine"),
+        OwnExecute(messages.encode_execute(b"mine", 5), b"mine", 5),
     ),
 }
 

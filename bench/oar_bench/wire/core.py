@@ -187,7 +187,7 @@ class _Session:
                 names.may_be_statement.add(parse.name)
                 sent(OwnStep(Kind.PARSE, shows=b"1"))
                 told += self.conversation.interject(NOTICE)
-            case OwnExecute(raw, _):
+            case OwnExecute(raw, _, _):
                 sent(Answer(None))
         return raw, told
 

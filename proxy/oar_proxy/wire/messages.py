@@ -87,8 +87,12 @@ class _Body:
         value: int = _INT32.unpack(self.take(4))[0]
         return value
 
+    def signed(self) -> int:
+        value: int = _SIGNED.unpack(self.take(4))[0]
+        return value
+
     def cell(self) -> Cell:
-        size: int = _SIGNED.unpack(self.take(4))[0]
+        size = self.signed()
         if size == -1:
             return None
         if size < 0:
@@ -165,9 +169,9 @@ def bind_names(message: bytes) -> tuple[bytes, bytes]:
 def decode_execute(message: bytes) -> tuple[bytes, int]:
     """Return the portal and the greatest number of rows (0: all) of an Execute message."""
     body = _Body(message)
-    portal, rows = body.string(), body.int32()
+    portal, rows = body.string(), body.signed()
     body.end()
-    return portal, rows
+    return portal, max(rows, 0)  # as PostgreSQL reads it
 
 
 def decode_target(message: bytes) -> tuple[int, bytes]:

@@ -55,10 +55,11 @@ class OwnParse:
 
 @dataclass(frozen=True, slots=True)
 class OwnExecute:
-    """An Execute message of a portal that may be ours."""
+    """An Execute message of a portal that may be ours, for so many rows (0: all)."""
 
     raw: bytes = field(repr=False)
     portal: bytes
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,12 +286,12 @@ class Requests:
 
     def _execute(self, raw: bytes) -> bytes | None:
         try:
-            portal, _ = messages.decode_execute(raw)
+            portal, rows = messages.decode_execute(raw)
         except ProtocolViolation:
             pass  # the hub says what is wrong with it
         else:
             if portal in self._names.may_be_portal and not self._conversation.skipping:
-                self._take(OwnExecute(raw, portal))
+                self._take(OwnExecute(raw, portal, rows))
                 return None
         self._conversation.sent(_EXECUTE)
         return raw
