@@ -349,24 +349,22 @@ def encode_fields(code: bytes, fields: dict[str, bytes]) -> bytes:
     return _message(code, body + b"\0")
 
 
-def _text(value: str, encoding: str) -> bytes:
-    return value.replace("\0", "").encode(encoding, errors="replace")
+def _text(value: str) -> bytes:
+    return value.replace("\0", "").encode(errors="replace")
 
 
-def error_response(
-    error: OarError, severity: str = "ERROR", *, encoding: str = "utf-8", shift: int = 0
-) -> bytes:
+def error_response(error: OarError, severity: str = "ERROR", *, shift: int = 0) -> bytes:
     """Write the ErrorResponse of one of our errors; ``shift`` is added to its position."""
     fields = {
         "S": severity.encode(),
         "V": severity.encode(),
         "C": error.sqlstate.encode(),
-        "M": _text(error.message, encoding),
+        "M": _text(error.message),
     }
     if error.detail is not None:
-        fields["D"] = _text(error.detail, encoding)
+        fields["D"] = _text(error.detail)
     if error.hint is not None:
-        fields["H"] = _text(error.hint, encoding)
+        fields["H"] = _text(error.hint)
     if error.position is not None:
         fields["P"] = b"%d" % (error.position + shift)
     if error.routine is not None:
@@ -374,11 +372,11 @@ def error_response(
     return encode_fields(b"E", fields)
 
 
-def notice_response(message: str, detail: str | None, *, encoding: str = "utf-8") -> bytes:
+def notice_response(message: str, detail: str | None) -> bytes:
     """Write a NoticeResponse of severity NOTICE."""
-    fields = {"S": b"NOTICE", "V": b"NOTICE", "C": b"00000", "M": _text(message, encoding)}
+    fields = {"S": b"NOTICE", "V": b"NOTICE", "C": b"00000", "M": _text(message)}
     if detail is not None:
-        fields["D"] = _text(detail, encoding)
+        fields["D"] = _text(detail)
     return encode_fields(b"N", fields)
 
 
