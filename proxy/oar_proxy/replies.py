@@ -99,10 +99,9 @@ class Chunk(Settling):
     def message(self, code: int, message: bytes) -> bytes | None:
         if code == _PORTAL_SUSPENDED:
             self.suspended = True
-            return message
         if code != _COMMAND_COMPLETE:
             return message
-        self.command, *_, rows = messages.decode_command_complete(message).split(b" ")
+        self.command, _, rows = messages.decode_command_complete(message).rpartition(b" ")
         if not rows.isdigit():
             raise HubConfused("the hub completed a statement with rows as one without")
         self.rows = int(rows)
