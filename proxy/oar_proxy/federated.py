@@ -49,10 +49,10 @@ _PRUNE_AT: Final = 256
 deallocate by SQL would make the memory grow with every statement they prepare."""
 
 SAFE_ENCODINGS: Final = frozenset({"UTF8", "SQL_ASCII"})
+"""Client encodings under which the hub takes our UTF-8 as it is."""
 
 _PRINTS_ROWS: Final = {"log_parameter_max_length_on_error": "0", "debug_print_plan": "off"}
 """Settings that have the hub print the parameters of a statement, with the value that does not."""
-"""Client encodings under which the hub takes our UTF-8 as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +166,8 @@ class Federated:
             self.may_be_portal.discard(portal)
 
         def note() -> None:
-            statement = self._statements.get(name)
-            if statement is None:
-                self._forget_portal(portal)
-            else:
-                self._forget_portal(portal)
+            self._forget_portal(portal)
+            if (statement := self._statements.get(name)) is not None:
                 self._portals[portal] = _Portal(statement, messages.decode_bind(raw))
 
         return Noted(Kind.BIND, note)
