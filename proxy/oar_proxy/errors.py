@@ -107,6 +107,9 @@ class ShuttingDown(OarError):
 
     sqlstate = "57P01"
 
+    def __init__(self) -> None:
+        super().__init__("terminating connection due to administrator command")
+
 
 class InvalidSetting(OarError):
     """An ``oar.…`` setting has a value that means nothing."""

@@ -186,7 +186,7 @@ class FrontDoor:
             # Health checks and scanners open and close: nothing to tell anybody.
             _log.debug("connection ended before it began", error=type(error).__name__)
         except asyncio.CancelledError:
-            side.fail(self._too_many_opening() if side.crowded_out else _shutting_down())
+            side.fail(self._too_many_opening() if side.crowded_out else ShuttingDown())
             if not self._stopping and not side.crowded_out:
                 raise
         finally:
@@ -201,8 +201,7 @@ class FrontDoor:
             await session.finished()
         finally:
             self._sessions.discard(session)
-            for key in [key for key, owner in self._keys.items() if owner is session]:
-                del self._keys[key]
+            self._keys.pop(session.key, None)
 
     async def _open(self, side: ClientSide) -> None:
         """TLS, startup and authentication. Raises ``OarError``, ``OSError`` or ``EOFError``."""
@@ -487,7 +486,3 @@ def _has_bytes(connection: socket.socket) -> bool:
         return bool(connection.recv(1, socket.MSG_PEEK))
     except BlockingIOError:
         return False
-
-
-def _shutting_down() -> ShuttingDown:
-    return ShuttingDown("terminating connection due to administrator command")

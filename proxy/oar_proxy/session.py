@@ -14,12 +14,7 @@ from typing import Any, Final
 
 import structlog
 
-from oar_proxy.errors import (
-    HubConnectionLost,
-    InternalError,
-    OarError,
-    ShuttingDown,
-)
+from oar_proxy.errors import HubConnectionLost, InternalError, OarError, ShuttingDown
 from oar_proxy.federated import Federated
 from oar_proxy.federation import Federation
 from oar_proxy.hub.sentinel import Sentinels
@@ -116,6 +111,11 @@ class Session:
         self.conversation.sent(_STARTUP)
 
     @property
+    def key(self) -> tuple[int, bytes]:
+        """Process and secret that a CancelRequest for this session names."""
+        return self._pid, self._secret
+
+    @property
     def busy(self) -> bool:
         """Something of the client's is under way or waits."""
         return bool(self._task or self.requests.pending or not self.conversation.idle)
@@ -134,12 +134,12 @@ class Session:
         """End as soon as nothing is under way."""
         self._draining = True
         if not self.busy:
-            self.fail(_shutting_down())
+            self.fail(ShuttingDown())
 
     def cut(self) -> None:
         """End now, and stop what the hub and the owners are doing for the client."""
         self._abandon()
-        self.fail(_shutting_down())
+        self.fail(ShuttingDown())
 
     async def finished(self) -> None:
         """Wait until both connections are closed and nothing runs for them."""
@@ -201,7 +201,7 @@ class Session:
             return
         self._forward(self.requests.resume())
         if self._draining and not self.busy:
-            self.fail(_shutting_down())
+            self.fail(ShuttingDown())
 
     def _forward(self, parts: list[bytes]) -> None:
         """Give the hub what it gets of what the client sent."""
@@ -283,7 +283,7 @@ class Session:
     def _ready(self) -> None:
         self._federated.ready()
         if self._draining and not self.busy:
-            asyncio.get_running_loop().call_soon(self.fail, _shutting_down())
+            asyncio.get_running_loop().call_soon(self.fail, ShuttingDown())
 
     # --- cancellation ---------------------------------------------------------------------------
 
@@ -367,7 +367,3 @@ class HubSide(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._session.hub_writable(True)
-
-
-def _shutting_down() -> ShuttingDown:
-    return ShuttingDown("terminating connection due to administrator command")
