@@ -335,6 +335,7 @@ class Pipeline:
                 return lines
         recognised = await recognise(text, link, self.catalog, self._drafter(link))
         if recognised is None or recognised.statement is None:
+            await link.check(text)
             return ["Hub Query", "  no published table is read: the hub answers alone"]
         await self._check_select(Prepared(recognised.guard_sql, recognised.statement), link)
         plan = await self.compiler.plan(recognised.statement, {})

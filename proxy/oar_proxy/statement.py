@@ -32,7 +32,7 @@ from oar_proxy.sql.text import (
     splice,
     without_comments,
 )
-from oar_proxy.sql.tree import grouped_selects, range_names, repeated_relations
+from oar_proxy.sql.tree import grouped_selects, materializes, range_names, repeated_relations
 
 MAX_VIEW_DEPTH: Final = 16
 """Views on views are expanded this deep; PostgreSQL itself refuses cycles."""
@@ -218,6 +218,11 @@ def _refuse_what_has_no_meaning(parsed: Parsed, state: SessionState, later: Sequ
         raise FeatureNotSupported(
             "cannot lock rows of a published table: they stay with their owner",
             hint="leave out FOR UPDATE or FOR SHARE",
+        )
+    if materializes(parsed.node):
+        raise FeatureNotSupported(
+            "cannot keep a published table in a materialized view: its rows stay with their owner",
+            hint="use CREATE TEMPORARY TABLE … AS for this session, or a temporary view",
         )
     if state.settings.get("standard_conforming_strings") == "off" and "\\" in parsed.text:
         raise FeatureNotSupported(

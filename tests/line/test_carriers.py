@@ -97,6 +97,9 @@ REFUSED = {
     "nested too deeply": ("SELECT " + "+".join(["id"] * 3000) + " FROM shop.a", "0A000"),
     "index": ("CREATE INDEX ON shop.a (id)", "42501"),
     "permanent table": ("CREATE TABLE public.keep AS SELECT * FROM shop.a", "42501"),
+    "materialized view": ("CREATE MATERIALIZED VIEW keep AS SELECT * FROM shop.a", "0A000"),
+    "plan of a missing table": ("SELECT * FROM oar_explain('SELECT * FROM nothing')", "42P01"),
+    "plan of a missing column": ("SELECT * FROM oar_explain('SELECT nothing FROM hub_table')", "42703"),
     "permanent view": ("CREATE VIEW public.keep AS SELECT * FROM shop.a", "42501"),
     "guard function": ("SELECT * FROM oar_internal.guard('shop', 'a') AS t(id bigint)", "0A000"),
 }  # fmt: skip

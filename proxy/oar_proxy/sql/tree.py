@@ -128,6 +128,12 @@ def _output_columns(query: Any) -> tuple[str, ...] | None:
     return tuple(names)
 
 
+def materializes(node: Any) -> bool:
+    """Tell whether a statement makes a materialized view."""
+    matview = enums.ObjectType.OBJECT_MATVIEW
+    return isinstance(node, ast.CreateTableAsStmt) and node.objtype == matview
+
+
 def grouped_selects(
     root: Any,
 ) -> Iterator[tuple[list[tuple[str | None, str, int]], list[int]]]:
