@@ -4,10 +4,6 @@ The hub holds a *guard* under the client's own statement and portal names, so th
 parameter errors, formats, Close and the end of transactions are the hub's business. Only the
 first Execute of such a portal is ours: it asks the federation and replaces the portal by one that
 evaluates the answer.
-
-What this module remembers by name is never trusted on its own: SQL (``DEALLOCATE``, ``CLOSE``,
-``ROLLBACK TO``) changes names behind its back. Every guard carries a number, and before anything
-is executed in a guard's place the hub is asked which statement the portal really runs.
 """
 
 from __future__ import annotations
@@ -15,38 +11,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Final
 
 from oar_proxy.activity import Activity, LogLine
 from oar_proxy.errors import FeatureNotSupported, NoActiveTransaction, ResultTypeChanged
-from oar_proxy.federation import (
-    Execution,
-    Federation,
-    Parameter,
-    Piece,
-    Prepared,
-)
+from oar_proxy.federation import Execution, Federation, Parameter, Piece, Prepared
+from oar_proxy.guards import Guards, Portal, Statement, columns
 from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.hublink import SUCCEEDED, TEXT_OID, HubChannel, SessionLink, Step
-from oar_proxy.replies import Answer, Flow, Noted
+from oar_proxy.replies import Answer, Flow
 from oar_proxy.sessionstate import SessionState
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Expected, Kind
-from oar_proxy.wire.messages import Bind, Parse
+from oar_proxy.wire.messages import Parse
 from oar_proxy.wire.requests import OwnExecute
-
-_STATEMENTS: Final = "SELECT s.name FROM pg_catalog.pg_prepared_statements s"
 
 _IS_BINARY: Final = (
     "SELECT FROM pg_catalog.pg_cursors c WHERE c.name OPERATOR(pg_catalog.=) $1 AND c.is_binary"
 )
-
-_PRUNE_AT: Final = 256
-"""Remembered statements past which the hub is asked which of them still exist: drivers that
-deallocate by SQL would make the memory grow with every statement they prepare."""
 
 SAFE_ENCODINGS: Final = frozenset({"UTF8", "SQL_ASCII"})
 """Client encodings under which the hub takes our UTF-8 as it is."""
@@ -55,155 +39,28 @@ _PRINTS_ROWS: Final = {"log_parameter_max_length_on_error": "0", "debug_print_pl
 """Settings that have the hub print the parameters of a statement, with the value that does not."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Statement:
-    """A guard the hub holds: its text there, and what the hub said about it."""
-
-    prepared: Prepared
-    guard: bytes
-    description: Step
-
-    @property
-    def parameter_oids(self) -> tuple[int, ...]:
-        described = self.description.parameters
-        return () if described is None else messages.decode_parameter_description(described)
-
-    @property
-    def columns(self) -> tuple[tuple[bytes, int], ...]:
-        return _columns(self.description)
-
-
-@dataclass(slots=True)
-class _Portal:
-    """A guard that was bound, with the values to run it with, and the answer it has begun to give.
-
-    While an answer is given in chunks, they are bound to another portal, and the guard stays: a
-    FETCH by SQL from this one must not take a chunk for all there is.
-    """
-
-    statement: _Statement
-    bind: Bind = field(repr=False)
-    flow: Flow | None = None
-
-    def parameters(self) -> list[Parameter]:
-        return [
-            Parameter(oid, code, value)
-            for oid, code, value in zip(
-                self.statement.parameter_oids,
-                self.bind.value_formats(),
-                self.bind.values,
-                strict=True,
-            )
-        ]
-
-
-def _columns(described: Step) -> tuple[tuple[bytes, int], ...]:
-    rows = described.rows
-    return () if rows is None else messages.decode_row_description(rows)
-
-
 class Federated:
-    """The federated statements of one session.
+    """The federated statements of one session, whose names are ``guards``.
 
     The coroutines run one at a time; while one runs, the session holds back what the client sends
-    next. ``may_be_statement`` and ``may_be_portal`` are names that have to be looked at more
-    closely: supersets of what is ours, kept at the moment of sending, before the hub has answered.
+    next.
     """
 
     def __init__(
         self,
         federation: Federation,
         channel: HubChannel,
+        guards: Guards,
         *,
-        federates: bool = True,
         sentinels: Sentinels | None = None,
     ) -> None:
-        """``federates``: the session is one of the database that has the published tables."""
         self._federation = federation
-        self._federates = federates
         self._channel = channel
         self._conversation = channel.conversation
+        self._guards = guards
         self.activity = Activity(channel, sentinels)
         self._name = channel.statement_name
-        self._statements: dict[bytes, _Statement] = {}
-        self._portals: dict[bytes, _Portal] = {}
-        self.may_be_statement: set[bytes] = set()
-        self.may_be_portal: set[bytes] = set()
         self._numbers = count(1)
-        self._closing: set[asyncio.Task[None]] = set()
-        self._left_portals: list[bytes] = []
-
-    # --- what the session tells --------------------------------------------------------------
-
-    def suspect(self, text: bytes) -> bool:
-        """Tell whether a query string has to be looked at; the hub discards it when skipping."""
-        return (
-            self._federates and not self._conversation.skipping and self._federation.suspect(text)
-        )
-
-    @property
-    def watching(self) -> bool:
-        """Some name may be ours: Bind, Execute and Close have to be looked at."""
-        return bool(self.may_be_statement or self.may_be_portal)
-
-    def other_parse(self, name: bytes) -> Expected:
-        """A statement that is not ours takes a name that may be."""
-        if not name:  # Parse destroys the unnamed statement even when it fails
-            self.may_be_statement.discard(name)
-        return Noted(Kind.PARSE, lambda: self._forget(name))
-
-    def close(self, kind: int, name: bytes) -> Expected:
-        """The client closes a name that may be ours."""
-        if kind == ord("S"):
-            return Noted(Kind.CLOSE, lambda: self._forget(name))
-        return Noted(Kind.CLOSE, lambda: self._forget_portal(name))
-
-    def bind(self, raw: bytes, portal: bytes, name: bytes) -> Expected:
-        """The client binds a statement that may be ours, or to a portal that may be."""
-        if name in self.may_be_statement:
-            self.may_be_portal.add(portal)
-        else:
-            self.may_be_portal.discard(portal)
-
-        def note() -> None:
-            self._forget_portal(portal)
-            if (statement := self._statements.get(name)) is not None:
-                self._portals[portal] = _Portal(statement, messages.decode_bind(raw))
-
-        return Noted(Kind.BIND, note)
-
-    def ready(self) -> None:
-        """The hub is ready for the next statement: portals end with their transaction."""
-        if not self.watching and not self._portals:
-            return
-        if self._conversation.status == ord("I"):
-            for name in tuple(self._portals):
-                self._forget_portal(name)
-        if self._conversation.idle:
-            self.may_be_portal = set(self._portals)
-            self.may_be_statement = set(self._statements)
-
-    def _forget(self, name: bytes) -> None:
-        self._statements.pop(name, None)
-
-    def _forget_portal(self, name: bytes) -> None:
-        portal = self._portals.pop(name, None)
-        if portal is not None and portal.flow is not None:
-            self._left_portals.append(portal.flow.portal)
-            closing = asyncio.create_task(portal.flow.stack.aclose())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-
-    async def stop(self) -> None:
-        """Stop what owners still send for portals that are suspended."""
-        for name in tuple(self._portals):
-            self._forget_portal(name)
-        if self._closing:
-            await asyncio.wait(self._closing)
-
-    def _forget_replaced(self, name: bytes) -> None:
-        self._forget_portal(name)
-        self.may_be_portal.discard(name)
 
     # --- the extended protocol ----------------------------------------------------------------
 
@@ -222,26 +79,20 @@ class Federated:
                 prepared = await self.activity.ask(
                     self._federation.prepare(piece.text, link, parse.oids)
                 )
-                await self._prune(link)
+                await self._guards.prune(link)
             if not in_pipeline:
                 self._end_questions()
             if prepared is None:
-                self._channel.request(self.other_parse(parse.name), raw)
+                self._channel.request(self._guards.other_parse(parse.name), raw)
             else:
                 self._guard(parse, prepared, place)
 
     def _guard(self, parse: Parse, prepared: Prepared, place: int) -> None:
         described = Step(Kind.DESCRIBE_STATEMENT)
         guard, shift = self._guard_text(prepared, place)
-        statement = _Statement(prepared, guard, described)
-
-        def note() -> None:
-            self._statements[parse.name] = statement
-
-        self.may_be_statement.add(parse.name)
         self._channel.request(
-            Noted(Kind.PARSE, note, shift=shift),
-            messages.encode_parse(parse.name, statement.guard, parse.oids),
+            self._guards.parse(parse.name, Statement(prepared, guard, described), shift),
+            messages.encode_parse(parse.name, guard, parse.oids),
         )
         self._channel.request(described, messages.encode_describe(b"S", parse.name))
 
@@ -250,22 +101,21 @@ class Federated:
         name = own.portal
         async with self.activity.statement("extended") as log_line, AsyncExitStack() as stack:
             link = SessionLink(self._channel)
-            text = await link.portal_statement(name)
-            portal = self._portals.get(name)
-            if portal is None or text is None or text != portal.statement.guard:
+            portal = self._guards.portal(name, await link.portal_statement(name))
+            if portal is None:
                 self._channel.request(Expected(Kind.EXECUTE), own.raw)
                 return
             require_safe(await link.state())
             try:
                 await self._run(own, portal, link, stack, log_line)
             except BaseException:
-                self._forget_portal(name)
+                self._guards.forget_portal(name)
                 raise
 
     async def _run(
         self,
         own: OwnExecute,
-        portal: _Portal,
+        portal: Portal,
         link: SessionLink,
         stack: AsyncExitStack,
         log_line: LogLine,
@@ -282,22 +132,22 @@ class Federated:
             )
             sent = parameters if execution.client_parameters else []
             if execution.more is None:
-                self._forget_replaced(name)
+                self._guards.replace_portal(name)
                 if await self._bound(name, execution, sent, portal, log_line):
                     self.activity.go()
                     self._channel.request(Answer(log_line.write), own.raw)
                 return
-            ours = self._left_portals.pop() if self._left_portals else self._next_portal()
+            ours = self._guards.take_left() or self._next_portal()
             flow = Flow(execution.more, ours, sent, portal.bind.result_formats)
             if not await self._bound(ours, execution, sent, portal, log_line):
-                self._forget_portal(name)
+                self._guards.forget_portal(name)
                 return
             portal.flow = flow
         else:
             stack.push_async_exit(flow.stack)
-        gives_rows = portal.statement.description.rows is not None
-        if not await self._pass_on(flow, own.rows if gives_rows else 0, log_line):
-            self._forget_portal(name)
+        limit = own.rows if portal.statement.gives_rows else 0
+        if not await self._pass_on(flow, limit, log_line):
+            self._guards.forget_portal(name)
         elif not flow.over:
             flow.stack = stack.pop_all()
 
@@ -306,7 +156,7 @@ class Federated:
         name: bytes,
         execution: Execution,
         sent: Sequence[Parameter],
-        portal: _Portal,
+        portal: Portal,
         log_line: LogLine,
     ) -> bool:
         """Bind what evaluates the answer, or its first chunk, to a portal; False: it failed."""
@@ -318,7 +168,7 @@ class Federated:
         if (outcome := await settled) != SUCCEEDED:
             log_line.write(outcome)
             return False
-        if _columns(described) != portal.statement.columns:
+        if columns(described) != portal.statement.columns:
             raise ResultTypeChanged()
         return True
 
@@ -538,7 +388,7 @@ class Federated:
 
     def _close_unnamed(self) -> None:
         """Destroy the unnamed statement: Parse and Query do even when they fail."""
-        note = partial(self._forget, b"")
+        note = partial(self._guards.forget, b"")
         self._step(Kind.CLOSE, messages.encode_close(b"S", b""), note=note)
 
     # --- common ---------------------------------------------------------------------------------
@@ -572,12 +422,6 @@ class Federated:
         except UnicodeDecodeError:
             return ()
         return self._federation.split(text) or ()
-
-    async def _prune(self, link: SessionLink) -> None:
-        if len(self._statements) <= _PRUNE_AT:
-            return
-        alive = {row[0] for row in await link.query(_STATEMENTS)} | {b""}
-        self._statements = {n: s for n, s in self._statements.items() if n in alive}
 
 
 def _awaited() -> asyncio.Future[str]:

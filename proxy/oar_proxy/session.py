@@ -17,6 +17,7 @@ import structlog
 from oar_proxy.errors import HubConnectionLost, InternalError, OarError, ShuttingDown
 from oar_proxy.federated import Federated
 from oar_proxy.federation import Federation
+from oar_proxy.guards import Guards
 from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.hublink import HubChannel
 from oar_proxy.log import raised_at
@@ -75,12 +76,13 @@ class Session:
             self._hub_room.wait,
             self._settled,
         )
-        self._federated = Federated(
-            federation, self._channel, federates=federates, sentinels=sentinels
+        self._guards = Guards(
+            self.conversation, federation.suspect if federates else _nothing_is_suspect
         )
+        self._federated = Federated(federation, self._channel, self._guards, sentinels=sentinels)
         self.requests = Requests(
             self.conversation,
-            self._federated,
+            self._guards,
             authentication,
             max_message=max_message,
             unsettled=self._channel.unsettled,
@@ -147,7 +149,7 @@ class Session:
         running = {task for task in (self._task, self._farewell) if task is not None}
         if running:
             await asyncio.wait(running)
-        await self._federated.stop()
+        await self._guards.stop()
 
     def client_lost(self) -> None:
         """The client has gone: nothing is computed for it any more."""
@@ -281,7 +283,7 @@ class Session:
         self._on_key(self._pid, self._secret)
 
     def _ready(self) -> None:
-        self._federated.ready()
+        self._guards.ready()
         if self._draining and not self.busy:
             asyncio.get_running_loop().call_soon(self.fail, ShuttingDown())
 
@@ -340,6 +342,10 @@ class Session:
                 self._client.pause_reading()
             else:
                 self._client.resume_reading()
+
+
+def _nothing_is_suspect(text: bytes) -> bool:  # noqa: ARG001
+    return False
 
 
 def _write(transport: asyncio.Transport, parts: Sequence[bytes]) -> None:

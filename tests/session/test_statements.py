@@ -161,7 +161,7 @@ def test_remembered_statements_are_bounded(client, door):
         client.execute(f"SELECT {number} FROM pub.orders LIMIT 1", prepare=True)
         client.execute("DEALLOCATE ALL")
     (session,) = door.door._sessions
-    assert len(session._federated._statements) <= 257
+    assert len(session._guards._statements) <= 257
 
 
 def test_pipeline_mode(client):
