@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Coroutine
+from contextlib import nullcontext
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -16,6 +16,7 @@ from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.hublink import HubChannel
 from oar_proxy.log import raised_at
 from oar_proxy.replies import ABORTED_TRANSACTION, Chunk, Failure
+from oar_proxy.waiting import Waiting
 from oar_proxy.wire import messages
 
 T = TypeVar("T")
@@ -23,10 +24,6 @@ T = TypeVar("T")
 _FAILING: Final = b"SELECT $0"
 """Fails in parse analysis on every hub ("there is no parameter $0"): after the check for an
 aborted transaction, whose own error has to win, and without needing any object."""
-
-_LONG: Final = 0.1
-"""Seconds after which the hub's session waits for what is asked elsewhere. A round trip to begin
-that, and two to end it, are a hundredth of that then; nobody presses a button sooner."""
 
 _log = structlog.get_logger("oar.statement")
 
@@ -67,7 +64,6 @@ class Activity:
         self._asking = False
         self._inner: asyncio.Task[Any] | None = None
         self._cancelled = False
-        self._stopped = False
         self.pid = 0
 
     def cancel(self) -> bool:
@@ -86,11 +82,14 @@ class Activity:
         self._inner = asyncio.create_task(work)
         if self._cancelled:
             self._inner.cancel()
+        waiting = None
+        if self._sentinels is not None:
+            waiting = Waiting(self._channel, self._sentinels, self._inner)
         try:
-            async with self._waited_for(self._inner):
+            async with waiting or nullcontext():
                 answer: T = await self._inner
         except asyncio.CancelledError:
-            if self._stopped:
+            if waiting is not None and waiting.stopped:
                 raise HubRejected(b"") from None
             if not self._cancelled:
                 raise
@@ -101,53 +100,10 @@ class Activity:
             raise HubRejected(b"")
         return answer
 
-    @asynccontextmanager
-    async def _waited_for(self, work: asyncio.Task[Any]) -> AsyncIterator[None]:
-        """Have the hub's session wait for work that takes long."""
-        if self._sentinels is None:
-            yield
-            return
-        over = asyncio.Event()
-        waiting: list[asyncio.Task[None]] = []
-
-        def begin() -> None:
-            waiting.append(loop.create_task(self._wait(work, over, sentinels)))
-
-        loop, sentinels = asyncio.get_running_loop(), self._sentinels
-        timer = loop.call_later(_LONG, begin)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            over.set()
-            if waiting:
-                # Until the hub is free again: what it was told meanwhile is for this statement.
-                await asyncio.wait(waiting)
-
-    async def _wait(
-        self, work: asyncio.Task[Any], over: asyncio.Event, sentinels: Sentinels
-    ) -> None:
-        """Keep the hub's session waiting, but for what the work itself asks of it."""
-        while not over.is_set():
-            if self._hub_is_free:
-                key = await sentinels.lock()
-                if key is None:
-                    return
-                if over.is_set() or not self._hub_is_free:
-                    await sentinels.unlock(key)
-                    continue
-                try:
-                    await self._channel.wait_at(key, over, sentinels.unlock)
-                except HubRejected:
-                    self._stopped = True
-                    work.cancel()
-                    return
-            with suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), _LONG)
-
-    @property
-    def _hub_is_free(self) -> bool:
-        return self._conversation.idle and not self._conversation.skipping
+    async def others_hear(self) -> None:
+        """Return once the other sessions' statements hear what is about to be told them."""
+        if self._sentinels is not None:
+            await self._sentinels.all_hear()
 
     def go(self) -> None:
         """From here on the hub works for the client: a CancelRequest is for the hub."""
@@ -164,7 +120,7 @@ class Activity:
 
     def begin(self, protocol: str) -> LogLine:
         """Start work for the client that a CancelRequest may end."""
-        self._asking, self._cancelled, self._stopped = True, False, False
+        self._asking, self._cancelled = True, False
         return LogLine(protocol, self.pid)
 
     def end(self) -> None:

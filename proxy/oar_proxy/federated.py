@@ -32,6 +32,9 @@ _IS_BINARY: Final = (
     "SELECT FROM pg_catalog.pg_cursors c WHERE c.name OPERATOR(pg_catalog.=) $1 AND c.is_binary"
 )
 
+_TELLS: Final = b"pg_cancel_backend"
+"""What tells a session something that it misses where the hub leaves it idle."""
+
 SAFE_ENCODINGS: Final = frozenset({"UTF8", "SQL_ASCII"})
 """Client encodings under which the hub takes our UTF-8 as it is."""
 
@@ -69,6 +72,8 @@ class Federated:
         pieces = self._split(parse.query)
         piece = pieces[0] if len(pieces) == 1 else None
         place = 0 if piece is None else piece.at
+        if _TELLS in parse.query.lower():
+            await self.activity.others_hear()
         async with self.activity.statement("parse", place):
             prepared = None
             in_pipeline = self._conversation.open_pipeline
@@ -228,6 +233,8 @@ class Federated:
         too: one implicit transaction, ended by the first error or at the end.
         """
         pieces = self._split(query)
+        if _TELLS in query.lower():
+            await self.activity.others_hear()
         if not any(piece.suspect for piece in pieces):
             self._channel.request(Expected(Kind.QUERY), raw)
             return

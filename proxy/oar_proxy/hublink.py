@@ -93,12 +93,17 @@ class HubChannel:
             asyncio.get_running_loop().call_soon(self.send)
 
     async def wait_at(
-        self, key: int, over: asyncio.Event, unlock: Callable[[int], Awaitable[None]]
+        self,
+        key: int,
+        over: asyncio.Event,
+        unlock: Callable[[int], Awaitable[None]],
+        hears: asyncio.Event,
     ) -> None:
         """Have the session wait for a lock that the proxy holds, until ``over`` is set.
 
         Or until anything is requested of the hub. Raises :class:`HubRejected` when the session
-        was told to stop meanwhile. The lock is let go of on every path.
+        was told to stop meanwhile. The lock is let go of on every path. ``hears`` is set for as
+        long as it can be told to.
         """
         waiting = _Exchange(None)
         name, parameters = self.question_name, [Parameter(_INT8_OID, 0, b"%d" % key)]
@@ -106,10 +111,10 @@ class HubChannel:
             (Kind.CLOSE, (messages.encode_close(b"S", name),)),
             (Kind.PARSE, (messages.encode_parse(name, WAIT.encode(), [_INT8_OID]),)),
             (Kind.BIND, messages.encode_bind(name, name, parameters)),
-            (Kind.EXECUTE, (messages.encode_execute(name),)),
-            (Kind.CLOSE, (messages.encode_close(b"P", name),)),
         ):
             self.request(_Aside(kind, waiting), *parts)
+        self.request(_AtLock(waiting, hears), messages.encode_execute(name))
+        self.request(_Aside(Kind.CLOSE, waiting), messages.encode_close(b"P", name))
         self.request(_Aside(Kind.CLOSE, waiting, last=True), messages.encode_close(b"S", name))
         self.flush()
         self._wanted = asyncio.Event()
@@ -119,6 +124,7 @@ class HubChannel:
             await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._wanted = None
+            hears.clear()
             for each in until - {waiting.answered}:
                 each.cancel()
             await unlock(key)
@@ -312,6 +318,20 @@ class _Aside(_Question):
 
     __slots__ = ()
     aside = True
+
+
+class _AtLock(_Aside):
+    """The wait itself. It gives notice when it begins, and from then on is told what is told."""
+
+    __slots__ = ("_hears",)
+
+    def __init__(self, exchange: _Exchange, hears: asyncio.Event) -> None:
+        super().__init__(Kind.EXECUTE, exchange)
+        self._hears = hears
+
+    def notice(self, notice: bytes) -> bytes | None:  # noqa: ARG002
+        self._hears.set()
+        return None
 
 
 class SessionLink:

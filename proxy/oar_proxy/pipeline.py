@@ -75,7 +75,9 @@ from oar_proxy.statement import (
 from oar_proxy.stream import Stream
 
 _WORDS: Final = re.compile(rb"[A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]*")
-_ALWAYS_OURS: Final = frozenset({b"oar_ask", b"oar_ask_json", b"oar_explain", b"execute"})
+_ALWAYS_OURS: Final = frozenset(
+    {b"oar_ask", b"oar_ask_json", b"oar_explain", b"execute", b"pg_cancel_backend"}
+)
 
 MAX_SESSION_VIEWS: Final = 10_000
 """Names of views seen, over all sessions. Forgetting one costs an error of the guard, no answer."""

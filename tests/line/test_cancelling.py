@@ -32,7 +32,7 @@ async def until(condition):
 class TestBySql:
     """pg_cancel_backend and pg_terminate_backend from another session of the same user."""
 
-    async def stopped(self, line, owners, function, prepare=None, *, settled=1.2):
+    async def stopped(self, line, owners, function, prepare=None, *, settled=1.2, bound=False):
         """Stop a join that waits for north; return what it failed with, and its connection."""
         connection = await psycopg.AsyncConnection.connect(line.dsn, autocommit=True)
         other = await psycopg.AsyncConnection.connect(line.dsn, autocommit=True)
@@ -42,7 +42,10 @@ class TestBySql:
         asking = asyncio.create_task(connection.execute(JOIN))
         await until(lambda: blocked(owners) == 1)
         await asyncio.sleep(settled)
-        found = await other.execute(f"SELECT {function}({pid})")
+        if bound:
+            found = await other.execute(f"SELECT {function}(%s)", (pid,))
+        else:
+            found = await other.execute(f"SELECT {function}({pid})")
         assert await found.fetchone() == (True,)
         with pytest.raises(psycopg.Error) as caught:
             async with asyncio.timeout(5):
@@ -71,6 +74,20 @@ class TestBySql:
             answer = await connection.execute(JOIN)
             assert await answer.fetchall() == ROWS
             await connection.close()
+
+        asyncio.run(cancel())
+
+    @pytest.mark.parametrize("bound", [False, True])
+    def test_cancelled_at_once(self, line, owners, locked, bound):
+        """What comes before the statement has taken long finds its session waiting all the same."""
+
+        async def cancel():
+            for _ in range(5):
+                error, connection = await self.stopped(
+                    line, owners, "pg_cancel_backend", settled=0, bound=bound
+                )
+                assert isinstance(error, psycopg.errors.QueryCanceled)
+                await connection.close()
 
         asyncio.run(cancel())
 

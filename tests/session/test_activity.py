@@ -20,6 +20,9 @@ def test_a_hub_that_skips_is_not_made_to_wait():
         channel = HubChannel(conversation, sent.extend, sent.append, asyncio.Event().wait, bool)
 
         class Sentinels:
+            def __init__(self):
+                self.sessions = set()
+
             async def lock(self):
                 conversation.skipping = True  # the work's own question has failed meanwhile
                 return 7

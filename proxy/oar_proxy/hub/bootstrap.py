@@ -116,8 +116,9 @@ END $body$;
 -- that may take is the proxy's business, and the session's statement_timeout.
 CREATE OR REPLACE FUNCTION oar_internal.wait_for_proxy(key bigint)
 RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET lock_timeout = 0 AS $body$
+SET lock_timeout = 0 SET client_min_messages = notice AS $body$
 BEGIN
+    RAISE NOTICE 'waiting';  -- to the proxy, which it leaves at once
     PERFORM pg_catalog.pg_advisory_lock_shared(key);
     PERFORM pg_catalog.pg_advisory_unlock_shared(key);
 END $body$;

@@ -4,12 +4,16 @@ PostgreSQL lets a cancel fall that comes while a session has nothing to do (``pg
 then says true, and nothing happens). A session whose owners are being asked has nothing to do. So
 it is given something: it waits for an advisory lock that the proxy holds, and hears what it is
 told. It works in read-only transactions and on a standby, and leaves nothing behind.
+
+What is short is not worth it. Whoever passes on a statement that tells sessions something has
+them all wait first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, Self
 
@@ -24,6 +28,9 @@ WAIT: Final = "SELECT oar_internal.wait_for_proxy($1)"
 _SECONDS: Final = 5.0
 """A lock that cannot be had by then is done without."""
 
+_HEARING: Final = 1.0
+"""Seconds that who tells sessions something waits for them to hear it."""
+
 _log = structlog.get_logger("oar.hub")
 
 
@@ -34,6 +41,8 @@ class Sentinels:
         self._conninfo = address.conninfo
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._turn = asyncio.Lock()
+        self.sessions: set[Callable[[], Awaitable[None]]] = set()
+        """For each session with work under way, what returns once it hears what it is told."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -50,6 +59,14 @@ class Sentinels:
         """Let go of whoever waits for this lock."""
         if not await self._do("SELECT pg_catalog.pg_advisory_unlock(%s)", key):
             await self._leave()  # the locks go with the connection
+
+    async def all_hear(self) -> None:
+        """Return once every session hears what it is told, but for those that cannot be made to."""
+        if self.sessions:
+            hearing = [asyncio.ensure_future(hear()) for hear in self.sessions]
+            _, late = await asyncio.wait(hearing, timeout=_HEARING)
+            for each in late:
+                each.cancel()
 
     async def _do(self, statement: str, key: int) -> bool:
         try:

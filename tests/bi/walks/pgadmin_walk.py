@@ -141,8 +141,6 @@ def go(browser: Browser, a: Walk, given: dict) -> None:
         browser.press(Keys.F5)
         browser.reads("//body", "Waiting for the query to complete")
         given["running"](True)
-        # Before, the hub's session may not hear pg_cancel_backend: see docs/bi.md.
-        time.sleep(2)
         browser.click("//button[@data-label='Cancel query' and not(@disabled)]")
         browser.reads("//body", "SQL state: 57014")
         given["running"](False)
