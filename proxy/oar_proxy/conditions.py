@@ -45,25 +45,8 @@ def compares_columns(node: Any) -> bool:
     )
 
 
-def compared_with_constants(node: Any, constant: Callable[[Any], bool] | None = None) -> Any | None:
-    """Return the column that is compared with nothing but constants, as it is.
-
-    A cast or a function of it may fail, with an error that quotes the value. ``constant`` tells
-    what is one, `is_constant` unless given.
-    """
-    if isinstance(node, ast.NullTest | ast.BooleanTest):
-        return node.arg if isinstance(node.arg, ast.ColumnRef) else None
-    if isinstance(node, ast.ColumnRef):
-        return node
-    if not isinstance(node, ast.A_Expr):
-        return None
-    known = node.kind in _COMPARING and [p.sval for p in node.name][1:] == []
-    if node.kind not in _BETWEEN and not (known and node.name[0].sval in _COMPARISONS):
-        return None
-    for one, other in ((node.lexpr, node.rexpr), (node.rexpr, node.lexpr)):
-        if isinstance(one, ast.ColumnRef) and (constant or is_constant)(other):
-            return one
-    return None
+def _is_column(node: Any) -> bool:
+    return isinstance(node, ast.ColumnRef)
 
 
 def is_constant(node: Any) -> bool:
@@ -75,6 +58,31 @@ def is_constant(node: Any) -> bool:
     if isinstance(node, ast.A_ArrayExpr):
         return all(map(is_constant, node.elements or ()))
     return isinstance(node, ast.A_Const | ast.ParamRef)
+
+
+def compared_with_constants(
+    node: Any,
+    constant: Callable[[Any], bool] = is_constant,
+    compared: Callable[[Any], bool] = _is_column,
+) -> Any | None:
+    """Return the column that is compared with nothing but constants, as it is.
+
+    A cast or a function of it may fail, with an error that quotes the value. ``constant`` tells
+    what is a constant, ``compared`` what may be compared.
+    """
+    if isinstance(node, ast.NullTest | ast.BooleanTest):
+        return node.arg if compared(node.arg) else None
+    if compared(node):
+        return node
+    if not isinstance(node, ast.A_Expr):
+        return None
+    known = node.kind in _COMPARING and [p.sval for p in node.name][1:] == []
+    if node.kind not in _BETWEEN and not (known and node.name[0].sval in _COMPARISONS):
+        return None
+    for one, other in ((node.lexpr, node.rexpr), (node.rexpr, node.lexpr)):
+        if compared(one) and constant(other):
+            return one
+    return None
 
 
 def constants(node: Any) -> list[Any]:

@@ -426,13 +426,16 @@ def _require_few_enough(decisions: Decisions, ask: Ask, steps: Sequence[Step]) -
 
 
 def _visible_part(policy: Policy, table: Table) -> Table:
-    """What is published. Statistics of what is filtered or masked would tell of what is not."""
+    """What is published. Statistics of what is filtered or masked would tell of what is not.
+
+    So would those of a table of which groups are shown, of few rows: that one has a value, say.
+    """
     rule = policy.tables.get(table.name)
     masked = {} if rule is None else rule.masks
-    filtered = rule is not None and rule.row_filter is not None
+    unseen = rule is not None and (rule.row_filter is not None or rule.min_group is not None)
     columns = tuple(
         replace(c, distinct=None, null_fraction=None, not_null=c.not_null and c.name not in masked)
-        if filtered or c.name in masked
+        if unseen or c.name in masked
         else c
         for c in table.columns
         if column_visible(policy, table.name, c.name)
@@ -448,7 +451,7 @@ def _visible_part(policy: Policy, table: Table) -> Table:
         table,
         columns=columns,
         comment=comment,
-        row_estimate=UNKNOWN_ROWS if filtered else table.row_estimate,
+        row_estimate=UNKNOWN_ROWS if unseen else table.row_estimate,
         primary_key=table.primary_key if names.issuperset(table.primary_key) else (),
         unique_keys=tuple(key for key in table.unique_keys if names.issuperset(key)),
     )

@@ -1,9 +1,7 @@
 """What a grouping query may evaluate for rows, and what for groups: lists of forms, on the tree.
 
-A value that is made of a row can fail, with an error that quotes it or is there for that row
-alone; a function of the session's own can tell it. So rows are only joined, compared and grouped by
-what can do neither; aggregates take columns as they are, and are those that make one number of all
-rows.
+Rows are joined, compared and grouped by what neither fails nor tells (:mod:`oar_proxy.rowforms`);
+aggregates take columns as they are, and are those that make one number of all rows.
 """
 
 from __future__ import annotations
@@ -12,21 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from oar_adapters.interface import base_type
-
-from oar_proxy.conditions import (
-    compared_with_constants,
-    compares_columns,
-    compares_literals,
-    constants,
-    is_time,
-    matches_a_pattern,
-    orders_columns,
-    widens,
+from oar_proxy.conditions import compares_columns
+from oar_proxy.rowforms import (
+    Columns,
+    Known,
+    Places,
+    Refuse,
+    RowForms,
+    Source,
+    Sources,
+    find,
+    places,
 )
-from oar_proxy.errors import InsufficientPrivilege
-from oar_proxy.sql.text import quote_identifier, quote_literal
-from oar_proxy.sql.tree import ast, children, enums
+from oar_proxy.sql.text import quote_identifier
+from oar_proxy.sql.tree import ast, children, enums, written
 
 AGGREGATES: Final = frozenset(
     {
@@ -57,39 +54,36 @@ _SCALARS: Final = frozenset(
         "floor",
         "format",
         "initcap",
+        "left",
         "length",
         "lower",
+        "lpad",
+        "ltrim",
+        "mod",
+        "now",
+        "position",
         "replace",
+        "right",
         "round",
         "row_to_json",
+        "rpad",
+        "rtrim",
         "sign",
+        "split_part",
         "sqrt",
+        "strpos",
+        "substr",
         "substring",
         "to_char",
+        "to_date",
         "to_json",
         "to_jsonb",
+        "to_timestamp",
         "trunc",
         "upper",
     }
 )
 """Functions that are no aggregates: of groups that are shown they may be called."""
-
-_UNITS: Final = frozenset({"second", "minute", "hour", "day", "week", "month", "quarter", "year"})
-_FIELDS: Final = _UNITS | {"dow", "isodow", "doy", "isoyear"}
-_TIMES: Final = frozenset({"date", "timestamp without time zone", "timestamp with time zone"})
-_TIME_CASTS: Final = {"date": "date", "timestamp": "timestamp", "timestamptz": "timestamptz"}
-_TEXTS: Final = frozenset({"bpchar", "character varying", "name", "text", "unknown"})
-"""Types whose literals a cast reads: it may fail, for a row that gets as far."""
-
-_CONSTANTS: Final = _TEXTS | {
-    *("bool", "bytea", "date", "float4", "float8", "int2", "int4", "int8", "interval", "numeric"),
-    *("time", "timestamp", "timestamptz", "timetz", "uuid", "varchar"),
-    *("bigint", "boolean", "character", "double precision", "integer", "real", "smallint"),
-    *("time with time zone", "time without time zone"),
-    *("timestamp with time zone", "timestamp without time zone"),
-}
-"""Types of constants, in both spellings. For one of another, such as ``oid``, PostgreSQL may cast
-the column instead, which fails for some of its values."""
 
 _MORE_THAN_ROWS: Final = (
     "withClause",
@@ -98,64 +92,54 @@ _MORE_THAN_ROWS: Final = (
     "havingClause",
     "windowClause",
     "valuesLists",
-    "sortClause",
     "limitCount",
     "limitOffset",
     "lockingClause",
     "larg",
 )
 
-Refuse = Callable[[str], InsufficientPrivilege]
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is known of a published table: its columns, and its keys."""
+
+    columns: Columns
+    keys: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A column: its type, empty where that is not known, and whether it is never NULL."""
+class Matched:
+    """A column of what an outer join may add to a row, in ``select``: of few, it would weigh those.
 
-    type: str
-    not_null: bool
-
-
-Columns = Mapping[str, Known]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What FROM names.
-
-    ``columns`` None: they are not known. ``nullable``: an outer join may give NULLs in their place.
+    It is the column ``column`` of what ``source`` names there, and NULL where nothing is added.
     """
 
-    name: str | None
-    columns: Columns | None
-    nullable: bool = False
-
-
-Sources = Sequence[Source]
-Places = frozenset[int]
-"""Sources, by their place, of which one may be meant."""
+    select: Any
+    source: str
+    column: str
 
 
 class GroupingQuery:
     """A SELECT that groups, checked. ``sources`` is what its FROM names.
 
-    ``columns`` gives those of the published table that is named at a position, None for another
-    relation; ``literals`` are the client's parameters. ``refuse`` makes the error of what is on no
-    list.
+    ``published`` gives the table that is named at a position, None for another relation;
+    ``literals`` are the client's parameters. ``refuse`` makes the error of what is on no list.
+    ``matched``: of each of these, too, a group has to have values of enough entities.
     """
 
     def __init__(
         self,
         select: Any,
-        columns: Callable[[int], Columns | None],
+        published: Callable[[int], Published | None],
         literals: Mapping[int, str],
         refuse: Refuse,
     ) -> None:
-        self._columns_at = columns
-        self._literals = literals
+        self._published = published
         self._refuse = refuse
+        self._rows = RowForms(literals, lambda query: self._plain(query, picks=True)[1], refuse)
         self._targets: Sequence[Any] = select.targetList or ()
         self._contributing: dict[str, None] = {}
+        self.matched: list[Matched] = []
         self.sources: Sources = ()
         self._check(select)
 
@@ -173,14 +157,21 @@ class GroupingQuery:
             raise self._refuse("the grouping query has a WITH of its own")
         if select.windowClause:
             raise self._refuse("windows look at other groups, also those that are not shown")
-        self.sources = [source for item in select.fromClause for source in self._from(item)]
-        self._filter(select.whereClause, self.sources)
+        self.sources = self._from_all(select, picks=False)
+        self._rows.filter(select.whereClause, self.sources)
         for part in ("targetList", "havingClause", "sortClause", "limitCount", "limitOffset"):
             self._of_groups(getattr(select, part))
         if any(each is not None for each in select.distinctClause or ()):
             raise self._refuse("DISTINCT ON picks one of several")
 
-    def _from(self, item: Any, *, picks: bool = False) -> list[Source]:
+    def _from_all(self, select: Any, *, picks: bool) -> Sources:
+        return [
+            source
+            for item in select.fromClause or ()
+            for source in self._from(item, select, picks=picks)
+        ]
+
+    def _from(self, item: Any, select: Any, *, picks: bool) -> list[Source]:
         """Read an item of FROM. ``picks``: it is of a query that picks rows, and multiplies none.
 
         Whoever could say how often a row is there could weigh single ones, and read them in a sum.
@@ -190,41 +181,80 @@ class GroupingQuery:
         alias = getattr(item, "alias", None)
         if isinstance(item, ast.RangeVar):
             name = item.relname if alias is None else alias.aliasname
-            columns = self._columns_at(item.location)
-            if columns is None:
+            table = self._published(item.location)
+            if table is None:
                 raise self._refuse("what stands beside it is no owner's table")
             if alias is not None and alias.colnames:
                 raise self._refuse("its columns are renamed in FROM")
-            return [Source(name, columns)]
+            return [Source(name, table.columns, table.keys)]
         if isinstance(item, ast.JoinExpr) and alias is None and item.join_using_alias is None:
-            return self._join(item, picks=picks)
+            return self._join(item, select, picks=picks)
         if isinstance(item, ast.RangeSubselect) and alias is not None and not item.lateral:
-            columns, _ = self._plain(item.subquery, picks=picks)
-            return [Source(alias.aliasname, None if alias.colnames else columns)]
+            columns, inner = self._plain(item.subquery, picks=picks)
+            renamed = [name.sval for name in alias.colnames or ()]
+            if renamed:
+                return [Source(alias.aliasname, _renamed(item.subquery, columns, renamed))]
+            return [Source(alias.aliasname, columns, _keys(item.subquery, inner))]
         raise self._refuse("FROM has more than tables, joins and plain subqueries")
 
-    def _join(self, item: Any, *, picks: bool) -> list[Source]:
-        left, right = self._from(item.larg, picks=picks), self._from(item.rarg, picks=picks)
+    def _join(self, item: Any, select: Any, *, picks: bool) -> list[Source]:
+        left = self._from(item.larg, select, picks=picks)
+        right = self._from(item.rarg, select, picks=picks)
         sources = [*left, *right]
         kind, lefts = item.jointype, frozenset(range(len(left)))
         rights = frozenset(range(len(sources))) - lefts
         joins = enums.JoinType
-        nullable = {
-            joins.JOIN_LEFT: rights,
-            joins.JOIN_RIGHT: lefts,
-            joins.JOIN_FULL: lefts | rights,
-        }.get(kind, frozenset())
+        added = {
+            joins.JOIN_LEFT: [rights],
+            joins.JOIN_RIGHT: [lefts],
+            joins.JOIN_FULL: [lefts, rights],
+        }.get(kind, [])
+        nullable = frozenset[int]().union(*added)
         # A condition on rows that are there whether it holds or not would multiply some of them.
         sides = None if kind == joins.JOIN_INNER else nullable
         sides = frozenset() if kind == joins.JOIN_FULL else sides
-        self._filter(item.quals, sources, None if picks else sides, picks=picks)
+        self._rows.filter(item.quals, sources, None if picks else sides, picks=picks)
+        for side in [] if picks else added:
+            self._require_matches(item, select, sources, side)
         return [
             replace(source, nullable=source.nullable or place in nullable)
             for place, source in enumerate(sources)
         ]
 
+    def _require_matches(self, item: Any, select: Any, sources: Sources, side: Places) -> None:
+        """See to it that what an outer join adds is no more than a row, or added for enough."""
+        equal: dict[tuple[int, str], None] = {}
+        if item.isNatural or item.usingClause:
+            given = [name.sval for name in item.usingClause or ()]
+            others = [s.columns or {} for p, s in enumerate(sources) if p not in side]
+            for place in side:
+                columns = sources[place].columns
+                if columns is None:
+                    raise self._refuse("it is not known which columns an outer join compares")
+                common = given or [c for c in columns if any(c in other for other in others)]
+                equal |= dict.fromkeys((place, name) for name in common if name in columns)
+        for condition in _parts(item.quals):
+            if not compares_columns(condition):
+                continue
+            named = (condition.lexpr, condition.rexpr)
+            for column, other in (named, named[::-1]):
+                at = places(column, sources)
+                if at & side and not places(other, sources) & side:
+                    if not at <= side or len(at) > 1:
+                        raise self._refuse("it is not clear which columns an outer join compares")
+                    equal[min(at), column.fields[-1].sval] = None
+        if not equal:
+            return  # all rows alike
+        if len(side) == 1:
+            (place,) = side
+            names = {name for _, name in equal}
+            if any(names.issuperset(key) for key in sources[place].keys if key):
+                return
+        place, name = next(iter(equal))
+        self.matched.append(Matched(select, sources[place].name or "", name))
+
     def _plain(self, select: Any, *, picks: bool) -> tuple[Columns | None, Sources]:
-        """Check a query that gives columns of rows as they are, or constants.
+        """Check a query that gives rows: columns of others, and what is made of those.
 
         Returns its columns, None where a star stands for ones that are not known, and what its FROM
         names.
@@ -233,124 +263,25 @@ class GroupingQuery:
             getattr(select, name) for name in _MORE_THAN_ROWS
         ):
             raise self._refuse("a subquery in FROM or WHERE is more than columns of rows")
-        items = select.fromClause or ()
-        sources = [source for item in items for source in self._from(item, picks=picks)]
-        self._filter(select.whereClause, sources, picks=picks)
+        sources = self._from_all(select, picks=picks)
+        self._rows.filter(select.whereClause, sources, picks=picks)
         columns: dict[str, Known] = {}
         known = True
         for target in select.targetList or ():
             value = target.val
-            if not isinstance(value, ast.ColumnRef):
-                if not self._constant(value):
-                    raise self._refuse("a subquery in FROM or WHERE makes something of a row")
-                columns[target.name or "?column?"] = Known("", False)
-            elif isinstance(value.fields[-1], ast.A_Star):
+            if _is_star(value):
                 known = known and all(source.columns is not None for source in sources)
                 for source in sources:
-                    columns |= source.columns or {}
+                    if len(value.fields) == 1 or source.name == value.fields[-2].sval:
+                        columns |= source.columns or {}
             else:
-                found = _find(value, sources)
-                columns[target.name or value.fields[-1].sval] = found or Known("", False)
+                columns[_output(target)] = self._rows.value(value, sources)
+        for item in select.sortClause or ():
+            if item.useOp:
+                raise self._refuse("a subquery sorts by an operator of its own")
+            if not _names_one(item.node, columns):
+                self._rows.value(item.node, sources)
         return columns if known else None, sources
-
-    def _filter(
-        self, node: Any, sources: Sources, sides: Places | None = None, *, picks: bool = False
-    ) -> None:
-        """Check a condition on rows: each part of it is of one source, or joins two by ``=``.
-
-        ``sides``: the sources that it may be of, None for any. Where it only ``picks`` rows it may
-        be of several.
-        """
-        if node is None:
-            return
-        if isinstance(node, ast.BoolExpr) and node.boolop == enums.BoolExprType.AND_EXPR:
-            for argument in node.args:
-                self._filter(argument, sources, sides, picks=picks)
-            return
-        meant = [_places(each, sources) for each in self._condition(node, sources, picks=picks)]
-        if picks or not meant:
-            return
-        common = meant[0].intersection(*meant)
-        if not common and not compares_columns(node):
-            raise self._refuse("a condition on two tables together is more than =")
-        if common and sides is not None and not common <= sides:
-            raise self._refuse("ON of an outer join has a condition on rows that are kept anyway")
-
-    def _condition(self, node: Any, sources: Sources, *, picks: bool) -> list[Any]:
-        """Check the form of a condition. Returns the columns that it compares."""
-        if isinstance(node, ast.BoolExpr):
-            inside = [self._condition(each, sources, picks=picks) for each in node.args]
-            return [column for columns in inside for column in columns]
-        if isinstance(node, ast.SubLink):
-            return self._semi_join(node, sources)
-        if self._constant(node) or compares_literals(node):
-            return []
-        if compares_columns(node) or orders_columns(node):
-            return [node.lexpr, node.rexpr]
-        column = compared_with_constants(node, self._constants)
-        if column is None:
-            raise self._refuse("a condition does not just compare columns")
-        if isinstance(node, ast.A_Expr):
-            given = constants(node.rexpr if node.lexpr is column else node.lexpr)
-            if matches_a_pattern(node) and not all(map(self._pattern, given)):
-                raise self._refuse("a pattern may fail where it is reached")
-        return [column]
-
-    def _semi_join(self, node: Any, sources: Sources) -> list[Any]:
-        kinds = enums.SubLinkType
-        equals = node.operName is None or [part.sval for part in node.operName] == ["="]
-        tested = [node.testexpr] if isinstance(node.testexpr, ast.ColumnRef) else []
-        known = node.subLinkType == kinds.EXISTS_SUBLINK or (
-            node.subLinkType == kinds.ANY_SUBLINK and equals and tested
-        )
-        if not known:
-            raise self._refuse("a subquery in a condition is neither IN nor EXISTS")
-        _, inner = self._plain(node.subselect, picks=True)
-        outer = [each for each in _column_refs(node.subselect) if not _places(each, inner)]
-        if not all(_places(each, sources) for each in outer):
-            raise self._refuse("a name in a subquery may mean several things")
-        return [*tested, *outer]
-
-    def _constants(self, node: Any) -> bool:
-        return all(map(self._constant, constants(node)))
-
-    def _constant(self, node: Any) -> bool:
-        """Tell whether it is a constant that has its value before any row is read, or cannot fail.
-
-        BI tools write times as ``to_timestamp('2026-01-31 00:00:00', 'YYYY-MM-DD HH24:MI:SS')``.
-        """
-        if isinstance(node, ast.SQLValueFunction):
-            return True
-        if isinstance(node, ast.FuncCall):
-            *schema, name = (part.sval for part in node.funcname)
-            texts = [getattr(getattr(each, "val", None), "sval", "") for each in node.args or ()]
-            return schema in ([], ["pg_catalog"]) and (
-                (name == "now" and not texts)
-                or (name in ("to_date", "to_timestamp") and len(texts) == 2 and is_time(*texts))
-            )
-        if isinstance(node, ast.ParamRef):
-            return self._type(node) in _CONSTANTS
-        if isinstance(node, ast.TypeCast):
-            *schema, name = (part.sval for part in node.typeName.names)
-            if schema not in ([], ["pg_catalog"]) or name not in _CONSTANTS:
-                return False
-            if isinstance(node.arg, ast.ParamRef):
-                return self._type(node.arg) in _CONSTANTS - _TEXTS
-            return isinstance(node.arg, ast.A_Const)
-        return isinstance(node, ast.A_Const)
-
-    def _type(self, parameter: Any) -> str:
-        """Return the type of a parameter, or of its elements, as its literal ends with it."""
-        literal = self._literals.get(parameter.number, "(NULL::bigint)")
-        return base_type(literal.removesuffix(")").rpartition("::")[2].removesuffix("[]"))
-
-    def _pattern(self, node: Any) -> bool:
-        while isinstance(node, ast.TypeCast):
-            node = node.arg
-        if isinstance(node, ast.ParamRef):
-            return "\\" not in self._literals.get(node.number, "")
-        text = getattr(node.val, "sval", "") if isinstance(node, ast.A_Const) else "\\"
-        return (len(text) - len(text.rstrip("\\"))) % 2 == 0
 
     # --- what is evaluated for groups -------------------------------------------------------------
 
@@ -360,7 +291,7 @@ class GroupingQuery:
             self._aggregate(node)
             return
         if isinstance(node, ast.ColumnRef):
-            self._column(node)
+            self._rows.require_column(node, self.sources)
             return
         require_scalar(node, self._refuse)
         for child in children(node):
@@ -381,24 +312,13 @@ class GroupingQuery:
             column = argument.arg if isinstance(argument, ast.TypeCast) else argument
             if not isinstance(column, ast.ColumnRef):
                 raise self._refuse(f"the argument of {name} is not a column as it is")
-            self._column(column)
-            found = _find(column, self.sources)
-            if column is not argument and not (found and widens(found.type, argument.typeName)):
-                raise self._refuse(f"the argument of {name} is cast so that it may fail")
-            if found is None:
+            known = find(column, self.sources)
+            if known is None:
                 raise self._refuse(f"it is not known of which table the argument of {name} is")
-            if not found.not_null:
+            if self._rows.value(argument, self.sources).made:
+                raise self._refuse(f"the argument of {name} is made of a column")
+            if not known.not_null:
                 self._contributing[_written(column)] = None
-
-    def _column(self, node: Any) -> None:
-        """Refuse ``t.f`` that may be a function of a row, and stars."""
-        names = [part.sval for part in node.fields if isinstance(part, ast.String)]
-        if len(names) < len(node.fields):
-            raise self._refuse("a star stands for columns that are no keys")
-        if len(names) > 1:
-            known = [s for s in self.sources if s.name == names[-2]]
-            if any(s.columns is not None and names[-1] not in s.columns for s in known):
-                raise self._refuse(f"{names[-1]} may be a function of a row")
 
     # --- keys -------------------------------------------------------------------------------------
 
@@ -429,67 +349,78 @@ class GroupingQuery:
         return item
 
     def _key(self, node: Any) -> str:
-        if isinstance(node, ast.ColumnRef):
-            self._column(node)
-            return _written(node)
-        if isinstance(node, ast.FuncCall):
-            *schema, name = (part.sval for part in node.funcname)
-            arguments: Any = node.args or ()
-            units = {"date_trunc": _UNITS, "extract": _FIELDS, "date_part": _FIELDS}.get(name)
-            if schema in ([], ["pg_catalog"]) and units and len(arguments) == 2:
-                unit = getattr(getattr(arguments[0], "val", None), "sval", None)
-                if unit in units:
-                    return f"pg_catalog.{name}({quote_literal(unit)}, {self._time(arguments[1])})"
-        if isinstance(node, ast.TypeCast) and not node.typeName.typmods:
-            *schema, name = (part.sval for part in node.typeName.names)
-            if schema in ([], ["pg_catalog"]) and name in _TIME_CASTS:
-                return f"CAST({self._time(node.arg)} AS pg_catalog.{name})"
-        raise self._refuse("a key is neither a column nor a part of a time")
-
-    def _time(self, node: Any) -> str:
-        if isinstance(node, ast.ColumnRef):
-            found = _find(node, self.sources)
-            if found is None or base_type(found.type) not in _TIMES:
-                raise self._refuse("GROUP BY takes a part of what is not known to be a time")
-        return self._key(node)
+        if isinstance(node, ast.GroupingSet):
+            raise self._refuse("GROUPING SETS, ROLLUP and CUBE give totals beside their parts")
+        self._rows.value(node, self.sources)
+        if any(map(_is_parameter, _below(node))):
+            raise self._refuse("a key has a parameter")
+        return written(node)
 
 
 def _written(column: Any) -> str:
     return ".".join(quote_identifier(part.sval) for part in column.fields)
 
 
-def _column_refs(node: Any) -> Iterator[Any]:
-    if isinstance(node, ast.ColumnRef):
-        yield node
+def _parts(condition: Any) -> Iterator[Any]:
+    if isinstance(condition, ast.BoolExpr) and condition.boolop == enums.BoolExprType.AND_EXPR:
+        for argument in condition.args:
+            yield from _parts(argument)
+    else:
+        yield condition
+
+
+def _below(node: Any) -> Iterator[Any]:
+    yield node
     for child in children(node):
-        yield from _column_refs(child)
+        yield from _below(child)
 
 
-def _places(node: Any, sources: Sources) -> Places:
-    """Return the sources of which a column may be one."""
-    names = [part.sval for part in node.fields if isinstance(part, ast.String)]
-    if len(names) > 1 or len(names) < len(node.fields):
-        named = names[-2:-1] if len(names) == len(node.fields) else names[-1:]
-        return frozenset(n for n, source in enumerate(sources) if [source.name] == named)
-    return frozenset(
-        n
-        for n, source in enumerate(sources)
-        if source.columns is None or names[0] in source.columns
-    )
+def _is_parameter(node: Any) -> bool:
+    return isinstance(node, ast.ParamRef)
 
 
-def _find(node: Any, sources: Sources) -> Known | None:
-    """Return what is known of a column, None where that is not clear.
+def _is_star(value: Any) -> bool:
+    return isinstance(value, ast.ColumnRef) and isinstance(value.fields[-1], ast.A_Star)
 
-    A column that a join merges is as either side has it.
-    """
-    places = sorted(_places(node, sources))
-    name: str = node.fields[-1].sval if isinstance(node.fields[-1], ast.String) else "*"
-    held = [(sources[place], (sources[place].columns or {}).get(name)) for place in places]
-    if not held or any(known is None for _, known in held):
+
+def _output(target: Any) -> str:
+    """Return the name of what is selected; any that nobody writes where PostgreSQL makes it up."""
+    if target.name is None and isinstance(target.val, ast.ColumnRef):
+        return str(target.val.fields[-1].sval)
+    if target.name is None and isinstance(target.val, ast.FuncCall):
+        return str(target.val.funcname[-1].sval)
+    return target.name or f"?{target.location}"
+
+
+def _names_one(node: Any, columns: Columns) -> bool:
+    """Tell whether ORDER BY names one of the columns that are selected."""
+    return isinstance(node, ast.ColumnRef) and getattr(node.fields[0], "sval", None) in columns
+
+
+def _renamed(select: Any, columns: Columns | None, names: Sequence[str]) -> Columns | None:
+    """Return columns by the names that FROM gives the first of them."""
+    if columns is None or any(_is_star(target.val) for target in select.targetList):
         return None
-    found = [Known(k.type, k.not_null and not s.nullable) for s, k in held if k is not None]
-    return replace(found[0], not_null=all(each.not_null for each in found))
+    if len(columns) != len(select.targetList):
+        return None
+    old = list(columns.items())
+    return {
+        new: known
+        for new, (_, known) in zip([*names, *list(columns)[len(names) :]], old, strict=True)
+    }
+
+
+def _keys(select: Any, sources: Sources) -> Sequence[Sequence[str]]:
+    """Return the keys of a query over one source that it passes on, by its own names."""
+    if len(sources) != 1:
+        return ()
+    passed: dict[str, str] = {}
+    for target in select.targetList or ():
+        if _is_star(target.val):
+            passed |= {name: name for name in sources[0].columns or {}}
+        elif isinstance(target.val, ast.ColumnRef):
+            passed[target.val.fields[-1].sval] = _output(target)
+    return [[passed[n] for n in key] for key in sources[0].keys if passed.keys() >= set(key)]
 
 
 def aggregates(select: Any) -> bool:
@@ -503,6 +434,18 @@ def aggregates(select: Any) -> bool:
             return True
         waiting.extend(children(node))
     return False
+
+
+def repeatable(query: Any) -> bool:
+    """Tell whether a query gives the same rows each time."""
+    nodes = list(_below(query))
+    if any(isinstance(node, ast.RangeTableSample | ast.RangeFunction) for node in nodes):
+        return False
+    picks = ("limitCount", "limitOffset", "windowClause", "distinctClause")
+    if any(getattr(n, p) for n in nodes if isinstance(n, ast.SelectStmt) for p in picks):
+        return False
+    called = {node.funcname[-1].sval for node in nodes if isinstance(node, ast.FuncCall)}
+    return called <= AGGREGATES | _SCALARS
 
 
 def require_scalars(node: Any, refuse: Refuse) -> None:

@@ -11,15 +11,23 @@ small, the notice says no number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from oar_proxy.decision import Decisions, Grouped
-from oar_proxy.errors import InsufficientPrivilege
-from oar_proxy.groupforms import Columns, GroupingQuery, Known, groups, require_scalars
+from oar_proxy.errors import InsufficientPrivilege, InternalError
+from oar_proxy.groupforms import (
+    GroupingQuery,
+    Published,
+    groups,
+    repeatable,
+    require_scalars,
+)
 from oar_proxy.hub.planreading import Reading, Unreduced
+from oar_proxy.rowforms import Known
 from oar_proxy.sql.clauses import clauses
+from oar_proxy.sql.ctes import inline_one
 from oar_proxy.sql.text import Edit, SyntaxFault, bracketed_queries, quote_identifier, splice
 from oar_proxy.sql.tree import ast, enums
 from oar_proxy.statement import FederatedStatement, Occurrence
@@ -73,16 +81,12 @@ def shown(
     ``literals`` are the client's parameters. Raises :class:`InsufficientPrivilege` where it may
     show more than groups.
     """
-    rules: dict[int, tuple[Occurrence, Grouped]] = {}
-    for occurrence in statement.occurrences:
-        holders = occurrence.table.holders
-        found = (decisions.grouped(holder.owner, holder.table.name) for holder in holders)
-        for rule in filter(None, found):
-            if len(holders) > 1:
-                raise _refuse(rule, "several owners hold rows of it")
-            rules[occurrence.relation.start] = occurrence, rule
-    if not rules:
+    if not _rules(statement, decisions):
         return statement, None
+    statement = _without_ctes(statement)
+    rules = _rules(statement, decisions)
+    if not rules:
+        return statement, None  # what read it is read by nothing
     reading = _Reading(statement, rules, literals)
     if statement.state.shadows_built_ins:
         raise reading.refuse("the search path looks into another schema before pg_catalog")
@@ -90,6 +94,35 @@ def shown(
         return reading.rewritten()
     except RecursionError:
         raise reading.refuse("it is nested too deeply") from None
+
+
+def _rules(
+    statement: FederatedStatement, decisions: Decisions
+) -> dict[int, tuple[Occurrence, Grouped]]:
+    """Return the tables of which groups are shown, by where they stand."""
+    rules: dict[int, tuple[Occurrence, Grouped]] = {}
+    for occurrence in statement.occurrences:
+        holders = occurrence.table.holders
+        found = [decisions.grouped(holder.owner, holder.table.name) for holder in holders]
+        each = [rule for rule in found if rule is not None]
+        if not each:
+            continue
+        if len(each) < len(found) or len({rule.entity for rule in each}) > 1:
+            # Groups of all rows could be read off for what the others' are not in.
+            raise _refuse(each[0], "not all owners of its rows show groups of the same entity")
+        strictest = max(each, key=lambda rule: rule.size)
+        names = ", ".join(rule.rule for rule in each)
+        rules[occurrence.relation.start] = occurrence, replace(strictest, rule=names)
+    return rules
+
+
+def _without_ctes(statement: FederatedStatement) -> FederatedStatement:
+    """Put what WITH names where it is read, as far as that is possible."""
+    parsed = statement.parsed
+    while (text := inline_one(parsed.text, parsed.node, repeatable)) is not None:
+        statement = statement.with_text(text, {})
+        parsed = statement.parsed
+    return statement
 
 
 def unrelayed(reading: Reading, statement: FederatedStatement, decisions: Decisions) -> Reading:
@@ -134,6 +167,16 @@ Path = tuple[tuple[Any, str], ...]
 """The nodes above one, from the top, each with the attribute that leads on."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """A query around a table: what FROM calls it, and where it stands in the text."""
+
+    select: Any
+    alias: Any
+    start: int
+    end: int
+
+
 class _Reading:
     """One statement over tables of which groups are shown, with their rules by place."""
 
@@ -147,6 +190,7 @@ class _Reading:
         self._text = statement.parsed.text
         self._rules = rules
         self._literals = literals
+        self._given: dict[int, tuple[Any, list[str]]] = {}
 
     def refuse(self, why: str) -> InsufficientPrivilege:
         return _refuse(next(rule for _, rule in self._rules.values()), why)
@@ -157,22 +201,29 @@ class _Reading:
             raise self.refuse("it is read by a SELECT, a cursor, COPY or CREATE TABLE AS only")
         node = self._statement.parsed.node
         root = node if isinstance(node, ast.SelectStmt) else node.query
-        paths: dict[int, Path] = {}
-        for relation, path in _relations(root):
-            place = self._published(relation.location)
-            if place is not None and place in self._rules:
-                paths[place] = path
-        if paths.keys() != self._rules.keys():
+        paths = {
+            place: path
+            for relation, path in _relations(root)
+            if (place := self._published(relation.location)) is not None
+        }
+        ruled = sorted(paths.keys() & self._rules.keys())
+        if len(ruled) < len(self._rules):
             raise self.refuse("it stands where no rows are read")
-        paths = dict(sorted(paths.items()))
-        found = [self._grouping(path) for path in paths.values()]
+        found = [self._grouping(paths[place]) for place in ruled]
         select, above = found[0]
         if any(each is not select for each, _ in found):
             raise self.refuse("more than one query reads it")
-        self._require_passed_on(root, above)
-        query = GroupingQuery(select, self._columns, self._literals, self.refuse)
-        inside = {place: self._places(place, path, above, extent) for place, path in paths.items()}
-        return self._written(query, select, paths, inside, nested=bool(above))
+        self._require_passed_on(above)
+        query = GroupingQuery(select, self._table, self._literals, self.refuse)
+        inside = {
+            place: self._levels(place, path, above, extent)
+            for place, path in paths.items()
+            if any(node is select for node, _ in path)
+        }
+        try:
+            return self._written(query, select, inside, nested=bool(above))
+        except SyntaxFault:
+            raise self.refuse("its form is not known") from None
 
     def _published(self, position: int) -> int | None:
         """Return where the published table begins that is named at a position."""
@@ -181,11 +232,12 @@ class _Reading:
                 return occurrence.relation.start
         return None
 
-    def _columns(self, position: int) -> Columns | None:
+    def _table(self, position: int) -> Published | None:
         for occurrence in self._statement.occurrences:
             if occurrence.relation.start <= position < occurrence.relation.end:
-                columns = occurrence.table.columns
-                return {column.name: Known(column.type, column.not_null) for column in columns}
+                table = occurrence.table
+                columns = {c.name: Known(c.type, c.not_null) for c in table.columns}
+                return Published(columns, (table.primary_key, *table.unique_keys))
         return None
 
     # --- where the grouping query is --------------------------------------------------------------
@@ -200,23 +252,9 @@ class _Reading:
                 return node, path[:index]
         raise self.refuse("the statement does not group")
 
-    def _require_passed_on(self, root: Any, above: Path) -> None:
-        """Check that the queries around pass the groups on, one by one and once."""
-        for node, attribute in above:
-            if isinstance(node, ast.SelectStmt) and attribute == "withClause":
-                if node.withClause.recursive:
-                    raise self.refuse("WITH RECURSIVE reads it")
-            elif isinstance(node, ast.CommonTableExpr):
-                used = [p for r, p in _relations(root) if _named(r, node.ctename)]
-                if len(used) != 1:
-                    raise self.refuse("what the grouping query gives is not read once")
-                self._require_passing(used[0])
-            elif not isinstance(node, ast.WithClause):
-                self._require_passing(((node, attribute),))
-
-    def _require_passing(self, path: Path) -> None:
+    def _require_passed_on(self, above: Path) -> None:
         """Refuse queries that make one value of several groups: some would be missing."""
-        for node, attribute in path:
+        for node, attribute in above:
             if isinstance(node, ast.RangeSubselect):
                 continue
             if not isinstance(node, ast.SelectStmt) or attribute != "fromClause":
@@ -228,19 +266,23 @@ class _Reading:
             for part in ("targetList", "whereClause", "sortClause", "limitCount", "limitOffset"):
                 require_scalars(getattr(node, part), self.refuse)
 
-    def _places(
-        self, place: int, path: Path, above: Path, extent: tuple[int, int]
-    ) -> list[tuple[int, int]]:
-        """Return where the queries around a table stand, from the grouping one inwards."""
+    def _levels(self, place: int, path: Path, above: Path, extent: tuple[int, int]) -> list[_Level]:
+        """Return the queries around a table, from the inside up to the grouping one."""
         around = [
             (start, end)
             for start, end in bracketed_queries(self._text)
             if start > extent[0] and start <= place < end
         ]
         places = [extent, *sorted(around)]
-        if len(places) != _selects(path):
+        selects = [index for index, (node, _) in enumerate(path) if _is_select(node)]
+        if len(places) != len(selects):
             raise self.refuse("its form is not known")
-        return places[_selects(above) :]
+        levels = []
+        for (start, end), index in zip(places, selects, strict=True):
+            outside = path[index - 1][0] if index else None
+            alias = outside.alias if isinstance(outside, ast.RangeSubselect) else None
+            levels.append(_Level(path[index][0], alias, start, end))
+        return levels[sum(_is_select(node) for node, _ in above) :][::-1]
 
     # --- what is written --------------------------------------------------------------------------
 
@@ -248,33 +290,39 @@ class _Reading:
         self,
         query: GroupingQuery,
         select: Any,
-        paths: Mapping[int, Path],
-        inside: Mapping[int, Sequence[tuple[int, int]]],
+        inside: Mapping[int, Sequence[_Level]],
         *,
         nested: bool,
     ) -> tuple[FederatedStatement, Withheld]:
-        try:
-            (at,) = {clauses(self._text, *places[0]) for places in inside.values()}
-            carried = [
-                e for place in paths for e in self._carried(place, paths[place], inside[place])
-            ]
-        except SyntaxFault:
-            raise self.refuse("its form is not known") from None
+        (around,) = {(levels[-1].start, levels[-1].end) for levels in inside.values()}
+        at = clauses(self._text, *around)
         if not all(
             at.source <= o.relation.start < at.source_end for o in self._statement.occurrences
         ):
             raise self.refuse("another query reads published tables as well")
-        entities = [self._entity(place, path, query, select) for place, path in paths.items()]
-        rules = tuple(self._rules[place][1] for place in paths)
+        rules = tuple(rule for _, (_, rule) in sorted(self._rules.items()))
+        entities = [
+            self._passed(query, inside[place], each.reference, rule.entity, f"entity {place}")
+            for place, (each, rule) in sorted(self._rules.items())
+        ]
         # Of each column that is aggregated so many entities have a value, not just a row.
-        those = ["", *(f" FILTER (WHERE {column} IS NOT NULL)" for column in query.contributing)]
+        contributing = list(query.contributing)
+        for number, each in enumerate(query.matched):
+            levels = _outwards(each.select, inside.values())
+            name = f"match {number}"
+            contributing.append(self._passed(query, levels, each.source, each.column, name))
+        those = ["", *(f" FILTER (WHERE {column} IS NOT NULL)" for column in contributing)]
         enough = " AND ".join(
             f"pg_catalog.count(DISTINCT {entity}){that} OPERATOR(pg_catalog.>=) {rule.size}"
             for entity, rule in zip(entities, rules, strict=True)
-            for that in those
+            for that in dict.fromkeys(those)
         )
         keys = query.keys(select)
         by = f"\nGROUP BY {', '.join(keys)}" if keys else ""
+        carried = [
+            Edit(place, place, f"{',' if inner.targetList else ''} {', '.join(given)} ")
+            for place, (inner, given) in self._given.items()
+        ]
         edits = list(carried)
         if at.having is None:
             added = "" if select.groupClause else by
@@ -305,35 +353,27 @@ class _Reading:
         shifted = [Edit(e.start - start, e.end - start, e.replacement) for e in edits]
         return splice(self._text[start:end], shifted)
 
-    def _carried(self, place: int, path: Path, places: Sequence[tuple[int, int]]) -> Iterator[Edit]:
-        """Have the subqueries between a table and the grouping query give its entity as well.
+    def _passed(
+        self, query: GroupingQuery, levels: Sequence[_Level], source: str, column: str, name: str
+    ) -> str:
+        """Have the queries between a table and the grouping one give a column, too.
 
-        Each gives it by a name of its own: one that it had already could be another column's.
+        Returns it as the grouping query writes it. Each gives it by a name of its own: one that it
+        had already could be another column's.
         """
-        occurrence, rule = self._rules[place]
-        reference, name = occurrence.reference, rule.entity
-        around = zip(reversed(places[1:]), _subqueries(path), strict=False)
-        for level, ((start, end), (subquery, alias)) in enumerate(around):
-            if level and alias.colnames and _has_a_star(subquery):
+        for number, level in enumerate(levels[:-1]):
+            if level.alias is None:
+                raise self.refuse("it stands in a query that may pick rows by it")
+            if number and level.alias.colnames and _has_a_star(level.select):
                 raise self.refuse("its columns are renamed in FROM")
-            at = clauses(self._text, start, end).source
-            comma = "," if subquery.targetList else ""
-            column = f"{quote_identifier(reference)}.{quote_identifier(name)}"
-            given = _given(place, level)
-            yield Edit(at, at, f"{comma} {column} AS {quote_identifier(given)} ")
-            reference, name = alias.aliasname, given
-
-    def _entity(self, place: int, path: Path, query: GroupingQuery, select: Any) -> str:
-        """Write the entity of a table as the grouping query calls it."""
-        occurrence, rule = self._rules[place]
-        reference, name = occurrence.reference, rule.entity
-        above = [node for node, _ in path]
-        inside = [n for n in above[above.index(select) :] if isinstance(n, ast.RangeSubselect)]
-        if inside:
-            reference, name = inside[0].alias.aliasname, _given(place, len(inside) - 1)
-        if sum(source.name == reference for source in query.sources) != 1:
-            raise self.refuse(f"two items of FROM are called {reference}")
-        return f"{quote_identifier(reference)}.{quote_identifier(name)}"
+            written = f"{quote_identifier(source)}.{quote_identifier(column)}"
+            source, column = level.alias.aliasname, f"oar {name}.{number}"
+            at = clauses(self._text, level.start, level.end).source
+            _, given = self._given.setdefault(at, (level.select, []))
+            given.append(f"{written} AS {quote_identifier(column)}")
+        if sum(each.name == source for each in query.sources) != 1:
+            raise self.refuse(f"two items of FROM are called {source}")
+        return f"{quote_identifier(source)}.{quote_identifier(column)}"
 
 
 def _counting(source: str, entities: Sequence[str], by: str, enough: str) -> str:
@@ -353,24 +393,17 @@ def _counting(source: str, entities: Sequence[str], by: str, enough: str) -> str
     )
 
 
-def _given(place: int, level: int) -> str:
-    """Return what an entity is called on its way out of the subqueries around its table."""
-    return f"oar entity {place}.{level}"
+def _is_select(node: Any) -> bool:
+    return isinstance(node, ast.SelectStmt)
 
 
-def _named(relation: Any, cte: str) -> bool:
-    return relation.schemaname is None and relation.relname == cte
-
-
-def _selects(path: Path) -> int:
-    return sum(isinstance(node, ast.SelectStmt) for node, _ in path)
-
-
-def _subqueries(path: Path) -> Iterator[tuple[Any, Any]]:
-    """Yield the subqueries in FROM above a table, from the inside, each with its alias."""
-    for node, _ in reversed(path):
-        if isinstance(node, ast.RangeSubselect):
-            yield node.subquery, node.alias
+def _outwards(select: Any, inside: Iterable[Sequence[_Level]]) -> Sequence[_Level]:
+    """Return the queries from one up to the grouping one; tables stand in each."""
+    for levels in inside:
+        for number, level in enumerate(levels):
+            if level.select is select:
+                return levels[number:]
+    raise InternalError("a query without tables joins some")
 
 
 def _has_a_star(select: Any) -> bool:

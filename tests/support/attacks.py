@@ -343,7 +343,10 @@ def groups():
         "SELECT ward, count(*) FROM hr.visits GROUP BY CUBE (ward)",
         "SELECT ward, count(*) FROM hr.visits GROUP BY GROUPING SETS (ward, ())",
         "SELECT count(*) FROM hr.visits GROUP BY illness = 'ILL-3'",
-        "SELECT count(*) FROM hr.visits GROUP BY left(illness, 4)",
+        "SELECT count(*) FROM hr.visits GROUP BY left(illness, id::int)",
+        "SELECT sum(q.x) FROM (SELECT CASE WHEN id = 3 THEN 1 ELSE 0 END AS x FROM hr.visits) q",
+        "WITH q AS (SELECT (id / 90) AS x FROM hr.visits) SELECT sum(x) FROM q",
+        "SELECT count(*) FROM hr.visits v WHERE v.hash_record = 0",
         "SELECT count(*) FROM hr.visits WHERE illness::int = 1",
         "SELECT count(*) FROM hr.visits WHERE 1 / (id - 3) = 0",
         "SELECT count(*) FROM hr.visits WHERE illness = 'ILL-3' AND 1 / (cost - cost) = 1",
@@ -412,6 +415,17 @@ def groups():
     rows = "CREATE TEMP VIEW r AS SELECT ward AS w, illness FROM hr.visits"
     yield (rows, "SELECT * FROM r"), "42501"
     yield (rows, "SELECT w, count(*) FROM r GROUP BY w ORDER BY w"), wards
+    within = (
+        "WITH q AS (SELECT * FROM hr.visits) SELECT ward, count(*) FROM q GROUP BY ward ORDER BY 1"
+    )
+    yield within, wards
+    yield "SELECT count(*) FROM hr.visits GROUP BY left(illness, 4)", [(90,)]
+    yield (
+        "SELECT count(*) FROM hr.visits GROUP BY CASE WHEN illness = 'ILL-3' THEN ward END",
+        [(89,)],
+    )
+    many = "(SELECT a.employee_id FROM shop.orders a CROSS JOIN shop.orders b WHERE a.note LIKE '%3') o"
+    yield f"SELECT count(*) FROM hr.visits v LEFT JOIN {many} USING (employee_id)", "no rows"
     yield ("PREPARE p AS SELECT illness FROM hr.visits", "EXECUTE p"), "42501"
     # Rows of the session's own, or joins that depend on more than equal columns, weigh single rows.
     mine = "CREATE TEMP TABLE mine AS SELECT 3::bigint AS id, 0 AS zero, 1 AS one"

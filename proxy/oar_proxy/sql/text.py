@@ -159,7 +159,7 @@ def bracketed_queries(text: str) -> Iterator[tuple[int, int]]:
     for index in range(1, len(tokens) - 1):
         if tokens[index].name != "ASCII_40" or tokens[index + 1].name not in ("SELECT", "WITH"):
             continue
-        closing = _closing(tokens, index)
+        closing = closing_bracket(tokens, index)
         before = {tokens[index - 1].name}
         if before <= {"ALL", "DISTINCT"} and index > 1:
             before.add(tokens[index - 2].name)
@@ -184,7 +184,7 @@ def query_extent(node: Any, text: str) -> tuple[int, int] | None:
         return tokens[index + 1].start, end
     if isinstance(node, ast.CopyStmt):
         first = next(i for i, token in enumerate(tokens) if token.name == "ASCII_40")
-        last = _closing(tokens, first)
+        last = closing_bracket(tokens, first)
         return tokens[first + 1].start, tokens[last].start
     if isinstance(node, ast.CreateTableAsStmt) and isinstance(node.query, ast.SelectStmt):
         return _create_as_extent(tokens, end)
@@ -200,7 +200,7 @@ def _after_explain_options(tokens: Sequence[Token]) -> int:
         "TABLE",
         "ASCII_40",
     ):
-        return _closing(tokens, index) + 1
+        return closing_bracket(tokens, index) + 1
     while tokens[index].name in ("ANALYZE", "VERBOSE"):
         index += 1
     return index
@@ -236,7 +236,7 @@ def execute_extent(text: str) -> tuple[int, int]:
     first = next(i for i, token in enumerate(tokens) if token.name == "EXECUTE")
     last = first + 1
     if last + 1 < len(tokens) and tokens[last + 1].name == "ASCII_40":
-        last = _closing(tokens, last + 1)
+        last = closing_bracket(tokens, last + 1)
     return tokens[first].start, tokens[last].end + 1
 
 
@@ -245,7 +245,7 @@ def argument_list(text: str) -> list[str]:
     tokens = list(scan(text))
     name = next(i for i, token in enumerate(tokens) if token.name == "EXECUTE") + 1
     opening = name + 1
-    closing = _closing(tokens, opening)
+    closing = closing_bracket(tokens, opening)
     arguments: list[str] = []
     depth = 0
     start = tokens[opening].end + 1
@@ -269,7 +269,8 @@ def prepared_query(text: str) -> str:
     return text[tokens[index + 1].start : tokens[-1].end + 1].rstrip(";")
 
 
-def _closing(tokens: Sequence[Token], opening: int) -> int:
+def closing_bracket(tokens: Sequence[Token], opening: int) -> int:
+    """Return where the bracket is closed that a token opens. Raises :class:`SyntaxFault`."""
     depth = 0
     for index in range(opening, len(tokens)):
         if tokens[index].name == "ASCII_40":

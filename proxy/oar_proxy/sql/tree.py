@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pglast import ast as ast  # noqa: PLC0414 - re-exported: no other package imports pglast
 from pglast import enums as enums  # noqa: PLC0414
+from pglast.stream import RawStream
 
 
 def children(node: Any) -> Sequence[Any]:
@@ -428,3 +429,8 @@ def option_word(argument: Any) -> str | None:
     if isinstance(argument, ast.String):
         return str(argument.sval).lower()
     return str(argument.ival) if isinstance(argument, ast.Integer) else None
+
+
+def written(node: Any) -> str:
+    """Return an expression as SQL, in another spelling than its author's."""
+    return str(RawStream()(node))
