@@ -227,26 +227,6 @@ def _row_by_row(
     return splice(statement.parsed.text[start:end], inside)
 
 
-def explanation(lines: Sequence[str], as_json: str | None) -> Execution:
-    """Answer an EXPLAIN: the lines of the plan, or one JSON document."""
-    if as_json is not None:
-        parameter = Parameter(114, 0, as_json.encode())
-        return Execution('SELECT $1::pg_catalog.json AS "QUERY PLAN"', (parameter,), False)
-    cells = Packed.of([line.encode() for line in lines])
-    parameter = Parameter(1009, 1, Array("text", [cells], None))
-    sql = 'SELECT r."QUERY PLAN" FROM pg_catalog.unnest($1::pg_catalog.text[]) AS r("QUERY PLAN")'
-    return Execution(sql, (parameter,), False)
-
-
-def explanation_query(lines: Sequence[str]) -> str:
-    """The lines of a plan as a derived table, for a call of ``oar_explain``."""
-    listed = ", ".join(quote_literal(line) for line in lines)
-    return (
-        f'SELECT r."QUERY PLAN" FROM pg_catalog.unnest(ARRAY[{listed}]::pg_catalog.text[]) '
-        'AS r("QUERY PLAN")'
-    )
-
-
 def _occurrence_rows(occurrence: Occurrence, rows: Rows, binder: _Binder) -> str:
     if rows.partials is not None:
         return _group_rows(occurrence, rows, rows.partials, binder)

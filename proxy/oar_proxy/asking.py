@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from oar_proxy import answer as answers
-from oar_proxy import explain
+from oar_proxy import explainforms
 from oar_proxy.catalog import Catalog
 from oar_proxy.drafters import Draft
 from oar_proxy.errors import (
@@ -107,7 +106,7 @@ class AskingStatement:
 
     parsed: Parsed
     protocol: str
-    explained: explain.Options | None
+    explained: explainforms.Options | None
     held: _Held | None = None
 
 
@@ -153,7 +152,12 @@ class Asking:
         _refuse_what_is_kept(parsed)
         for call in parsed.calls:
             _refuse_misplaced(call, protocol)
-        explained = explain.options(parsed.node)
+        explained = explainforms.options(parsed.node)
+        if explained is not None and explained.form == "xml":
+            raise FeatureNotSupported(
+                f"EXPLAIN of questions answered by {protocol} has no format XML",
+                hint="use TEXT, JSON or YAML",
+            )
         await _require_hubs_alone(parsed, link, catalog, protocol)
         statement = AskingStatement(parsed, protocol, explained)
         unnamed = [call for call in calls if call.name == "oar_ask" and not call.columns]
@@ -201,10 +205,11 @@ class Asking:
             return None
         asked = await self._asked(statement.protocol, questions, link, state, catalog)
         if statement.explained is not None:
-            documents = await self._explained(asked, state, analyze=statement.explained.analyze)
-            if statement.explained.as_json:
-                return answers.explanation((), json.dumps([{"Plan": d} for d in documents]))
-            return answers.explanation(_lines(documents), None)
+            explained = statement.explained
+            await explained.settings(link)
+            documents = await self._explained(asked, state, analyze=explained.analyze)
+            plans = [{"Plan": document} for document in documents]
+            return explainforms.explanation(explained.form, _lines(documents), plans)
         held, statement.held = statement.held, None
         now = asyncio.get_running_loop().time()
         if held is not None and held.asked == asked and now - held.at <= HELD_FOR:

@@ -18,6 +18,7 @@ from oar_proxy import plan as plans
 from oar_proxy.catalog import PublishedTable
 from oar_proxy.decision import Decisions
 from oar_proxy.errors import FeatureNotSupported
+from oar_proxy.estimate import Size, answer_size
 from oar_proxy.gate import Gate
 from oar_proxy.hub import planreading
 from oar_proxy.hub.planner import Planner, PlanningFailed
@@ -199,6 +200,24 @@ class Compiler:
             permit=wishes.permit,
         )
         return replace(plan, checked=checked, withheld=withheld)
+
+    async def answer_size(self, plan: Plan, literals: Mapping[int, str]) -> Size:
+        """About how large the answer of a plan is: for an EXPLAIN, which alone wants to know."""
+        statement = plan.statement
+        planning = _planning_text(statement, _literal_edits(statement, literals))
+        try:
+            if planning is None:
+                raise PlanningFailed("0A000", "this statement form is not analysed")
+            explained = await self._planner.explain(planning, meaning(statement.state))
+        except PlanningFailed:
+            return Size(max((step.estimate for step in plan.steps), default=1.0), 0)
+        rows = plans.expected_rows(
+            statement,
+            planreading.read(explained, plans.subquery_columns(statement)),
+            adapters=self._adapters,
+            decisions=self._gate.decisions(statement.state.subject),
+        )
+        return answer_size(explained, rows)
 
     # --- what the planner says ------------------------------------------------------------------
 

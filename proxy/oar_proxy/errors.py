@@ -78,6 +78,15 @@ class NoActiveTransaction(OarError):
     sqlstate = "25P01"
 
 
+class UndefinedParameter(OarError):
+    """A parameter where no value can be given: in a query string, outside a prepared statement."""
+
+    sqlstate = "42P02"
+
+    def __init__(self, number: int, position: int) -> None:
+        super().__init__(f"there is no parameter ${number}", position=position)
+
+
 class InsufficientPrivilege(OarError):
     """A policy denies it."""
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from oar_adapters.interface import (
     And,
@@ -25,8 +26,12 @@ from oar_adapters.interface import (
 )
 
 from oar_proxy.catalog import Holder, PublishedTable
+from oar_proxy.hub import planreading
 from oar_proxy.hub.planreading import KeyEdge, Origin
 from oar_proxy.statement import Occurrence
+
+_INPUTS: Final = frozenset({"Outer", "Inner", "Subquery", "Member"})
+"""How EXPLAIN relates a node to those that its rows are made of."""
 
 VALUES: Final = 200.0
 """Different values of a column without statistics: PostgreSQL's ``DEFAULT_NUM_DISTINCT``."""
@@ -102,6 +107,43 @@ def occurring(values: float, all_rows: float, rows: float) -> float:
         return values
     missed: float = (1.0 - rows / all_rows) ** (all_rows / values)
     return min(rows, values * (1.0 - missed))
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """About how many rows an answer has, and bytes a row of it."""
+
+    rows: float
+    width: int
+
+
+def answer_size(explained: Sequence[Mapping[str, Any]], rows: Mapping[int, float]) -> Size:
+    """Size the answer of a statement, of whose occurrences so many rows are to be expected.
+
+    The hub's planner has no statistics of the tables. What it says of the nodes above their scans
+    is therefore taken as the share that passes them.
+    """
+    root = explained[0]["Plan"]
+    return Size(max(1.0, _passing(root, rows)), root["Plan Width"])
+
+
+def _passing(node: Mapping[str, Any], rows: Mapping[int, float]) -> float:
+    told = float(node["Plan Rows"])
+    occurrence = planreading.occurrence_of(node)
+    if occurrence is not None:
+        return rows.get(occurrence, told)
+    inputs = [n for n in node.get("Plans", ()) if n["Parent Relationship"] in _INPUTS]
+    passing = [_passing(each, rows) for each in inputs]
+    inputs_told = math.prod(max(1.0, each["Plan Rows"]) for each in inputs)
+    shared = told / inputs_told * math.prod(passing)
+    match node["Node Type"]:
+        case "Append" | "Merge Append":
+            return sum(passing)
+        case "Limit" | "Aggregate" | "Group" if told < inputs_told:
+            return min(told, *passing)
+        case "Hash Join" if not node["Join Type"].endswith(("Semi", "Anti")):
+            return max(passing)  # one of the joined columns is mostly a key
+    return shared
 
 
 class Estimates:

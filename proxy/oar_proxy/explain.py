@@ -2,57 +2,44 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from oar_adapters.interface import Adapter
 
 from oar_proxy.decision import KeyEdge
 from oar_proxy.drafters import Draft
-from oar_proxy.errors import FeatureNotSupported, InsufficientPrivilege
+from oar_proxy.errors import InsufficientPrivilege
+from oar_proxy.estimate import Size
+from oar_proxy.explainforms import Options
 from oar_proxy.grouping import Withheld
 from oar_proxy.hub import planreading
 from oar_proxy.order import Alternative
 from oar_proxy.plan import LocalSemiJoin, Plan, Step, keyless_scan
 from oar_proxy.rows import StepReport
-from oar_proxy.sql.tree import ast, option_word
+from oar_proxy.sql.text import quote_literal
+
+_STARTUP_COST: Final = 100.0
+"""Cost of a round trip to owners: postgres_fdw's default for one."""
+
+_ROW_COST: Final = 0.01
+"""Cost of a row that an owner sends, and of one of the answer: PostgreSQL's ``cpu_tuple_cost``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What an EXPLAIN asks for."""
+class Told:
+    """What is told beside the plan, and what of it is left out (see ``options``).
 
-    analyze: bool
-    as_json: bool
-
-
-def options(node: Any) -> Options | None:
-    """Return the options of an EXPLAIN, None for another statement.
-
-    Raises ``FeatureNotSupported`` for what is not done for published tables.
+    ``reports`` are of a run; ``planning`` and ``execution`` are seconds.
     """
-    if not isinstance(node, ast.ExplainStmt):
-        return None
-    analyze, form = False, "text"
-    for option in node.options or ():
-        value = option_word(option.arg)
-        if option.defname == "analyze":
-            analyze = value not in ("off", "false", "0")
-        elif option.defname == "format":
-            form = value or "text"
-    if form not in ("text", "json"):
-        raise FeatureNotSupported(
-            f"EXPLAIN of published tables has no format {form}", hint="use TEXT or JSON"
-        )
-    if analyze and not isinstance(node.query, ast.SelectStmt):
-        # PostgreSQL carries the statement out as well; this one would only tell of it.
-        raise FeatureNotSupported(
-            "EXPLAIN ANALYZE over published tables takes a SELECT only",
-            hint="leave out ANALYZE, or explain the SELECT by itself",
-        )
-    return Options(analyze, form == "json")
+
+    options: Options = field(default_factory=Options)
+    size: Size | None = None
+    reports: Sequence[StepReport] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    planning: float = 0.0
+    execution: float | None = None
 
 
 def tells_of_groups(withheld: Withheld) -> InsufficientPrivilege:
@@ -64,31 +51,66 @@ def tells_of_groups(withheld: Withheld) -> InsufficientPrivilege:
     )
 
 
-def lines(
-    plan: Plan, adapters: Mapping[str, Adapter], reports: Sequence[StepReport] | None = None
-) -> list[str]:
-    """Describe a plan; with ``reports``, also what its steps did."""
-    return _format(document(plan, adapters, reports))
+def lines(plan: Plan, adapters: Mapping[str, Adapter], told: Told = Told()) -> list[str]:
+    """Describe a plan for a person."""
+    described = _described(plan, adapters, told)
+    return [*_format(described["Plan"]), *_ending(described)]
 
 
-def json_text(
-    plan: Plan, adapters: Mapping[str, Adapter], reports: Sequence[StepReport] | None = None
-) -> str:
-    """The same as :func:`lines`, as the JSON of ``EXPLAIN (FORMAT JSON)``.
+def explained(plan: Plan, adapters: Mapping[str, Adapter], told: Told) -> dict[str, Any]:
+    """Describe a plan for a program, as EXPLAIN does one statement in its other forms.
 
     Besides, what owners are asked for as the nodes of a plan of PostgreSQL's: tools draw those.
     """
-    described = document(plan, adapters, reports)
-    described["Plans"] = _nodes(plan, reports)
-    return json.dumps([{"Plan": described}], ensure_ascii=False)
+    described = _described(plan, adapters, told)
+    described["Plan"]["Plans"] = _nodes(plan, told)
+    return described
 
 
-def _nodes(plan: Plan, reports: Sequence[StepReport] | None) -> list[dict[str, Any]]:
+def _described(plan: Plan, adapters: Mapping[str, Adapter], told: Told) -> dict[str, Any]:
+    described: dict[str, Any] = {"Plan": document(plan, adapters, told)}
+    if told.settings:
+        described["Settings"] = dict(told.settings)
+    if told.options.summary:
+        described["Planning Time"] = _milliseconds(told.planning)
+        if told.execution is not None:
+            described["Execution Time"] = _milliseconds(told.execution)
+    return described
+
+
+def _ending(described: Mapping[str, Any]) -> Iterator[str]:
+    if "Settings" in described:
+        listed = (f"{name} = {quote_literal(v)}" for name, v in described["Settings"].items())
+        yield f"Settings: {', '.join(listed)}"
+    for name in ("Planning Time", "Execution Time"):
+        if name in described:
+            yield f"{name}: {described[name]:.3f} ms"
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+def _costs(plan: Plan, size: Size) -> dict[str, float]:
+    """Cost and size as EXPLAIN has them of a node."""
+    moved = sum(step.estimate for step in plan.steps) if plan.whole is None else size.rows
+    waves = len(plan.alternatives[0].waves) if plan.alternatives else int(bool(plan.owners))
+    startup = _STARTUP_COST * waves
+    return {
+        "Startup Cost": round(startup, 2),
+        "Total Cost": round(startup + _ROW_COST * (moved + size.rows), 2),
+        "Plan Rows": round(size.rows),
+        "Plan Width": size.width,
+    }
+
+
+def _nodes(plan: Plan, told: Told) -> list[dict[str, Any]]:
+    reports = told.reports or ()
     if plan.whole is not None:
         tables = plan.statement.tables
         read = {"Relation Name": ", ".join(f"{table.schema}.{table.name}" for table in tables)}
-        return [_node(read, next(iter(reports or ()), None))]
-    by_step = {id(report.step): report for report in reports or ()}
+        return [_node(read, told, next(iter(reports), None))]
+    by_step = {id(report.step): report for report in reports}
     nodes = []
     for step in plan.steps:
         occurrence = plan.statement.occurrences[step.occurrence - 1]
@@ -97,26 +119,31 @@ def _nodes(plan: Plan, reports: Sequence[StepReport] | None) -> list[dict[str, A
             "Relation Name": occurrence.table.name,
             "Alias": occurrence.reference,
         }
-        nodes.append(_node(read, by_step.get(id(step)), **{"Plan Rows": round(step.estimate)}))
+        nodes.append(_node(read, told, by_step.get(id(step)), step.estimate))
     return nodes
 
 
-def _node(read: Mapping[str, str], report: StepReport | None, **estimated: int) -> dict[str, Any]:
-    node: dict[str, Any] = {"Node Type": "Foreign Scan", "Parent Relationship": "Outer"}
-    node |= {**read, **estimated}
+def _node(
+    read: Mapping[str, str], told: Told, report: StepReport | None, rows: float | None = None
+) -> dict[str, Any]:
+    node: dict[str, Any] = {"Node Type": "Foreign Scan", "Parent Relationship": "Outer", **read}
+    if told.options.costs and rows is not None:
+        node["Plan Rows"] = round(rows)
     if report is not None:
-        node["Actual Startup Time"] = 0.0
-        node["Actual Total Time"] = round(report.seconds * 1000, 3)
+        if told.options.timing:
+            node["Actual Startup Time"] = 0.0
+            node["Actual Total Time"] = _milliseconds(report.seconds)
         node["Actual Rows"] = report.rows
         node["Actual Loops"] = 1
     return node
 
 
-def document(
-    plan: Plan, adapters: Mapping[str, Adapter], reports: Sequence[StepReport] | None
-) -> dict[str, Any]:
+def document(plan: Plan, adapters: Mapping[str, Adapter], told: Told = Told()) -> dict[str, Any]:
     """The plan as plain values; keys follow EXPLAIN's spelling."""
+    reports = told.reports or ()
     described: dict[str, Any] = {"Node Type": "Federated Query"}
+    if told.options.costs and told.size is not None:
+        described |= _costs(plan, told.size)
     drafts = plan.statement.drafts
     if drafts:
         described["Drafts"] = [_draft(draft) for draft in drafts]
@@ -130,14 +157,16 @@ def document(
             "Reads": "the whole statement",
             "SQL": adapters[plan.whole.owner].render(plan.whole_query),
         }
-        _add_report(step, next(iter(reports or ()), None))
+        _add_report(step, told, next(iter(reports), None))
         described["Steps"] = [step]
         described["Hub"] = "passes the owner's answer on"
         return described
-    by_step = {id(o.step): o for o in reports or ()}
+    by_step = {id(report.step): report for report in reports}
     if len(plan.alternatives) > 1:
-        described["Orders"] = [_order(plan, each) for each in plan.alternatives]
-    described["Steps"] = [_step(plan, step, adapters, by_step.get(id(step))) for step in plan.steps]
+        described["Orders"] = [_order(plan, each, told) for each in plan.alternatives]
+    described["Steps"] = [
+        _step(plan, step, adapters, told, by_step.get(id(step))) for step in plan.steps
+    ]
     if plan.unread:
         described["Not Read"] = [_published(plan, number) for number in plan.unread]
     if plan.withheld is not None:
@@ -158,14 +187,19 @@ def _draft(draft: Draft) -> dict[str, Any]:
 
 
 def _step(
-    plan: Plan, step: Step, adapters: Mapping[str, Adapter], report: StepReport | None
+    plan: Plan,
+    step: Step,
+    adapters: Mapping[str, Adapter],
+    told: Told,
+    report: StepReport | None,
 ) -> dict[str, Any]:
     described: dict[str, Any] = {
         "Owner": step.owner,
         "Reads": _reads(plan, step),
         "SQL": report.sql if report else adapters[step.owner].render(keyless_scan(step)),
-        "Estimated Rows": round(step.estimate),
     }
+    if told.options.costs:
+        described["Estimated Rows"] = round(step.estimate)
     if step.rules:
         described["Rules"] = list(step.rules)
     if step.all_edges:
@@ -176,8 +210,12 @@ def _step(
                 "Rule": ", ".join(dict.fromkeys(each.verdict.rule for each in used.columns)),
                 "Form": ", ".join(dict.fromkeys(each.verdict.form for each in used.columns)),
                 "At Most": used.limit.max_keys,
-                "Estimated Keys": round(used.keys) * len(used.columns),
             }
+            | (
+                {"Estimated Keys": round(used.keys) * len(used.columns)}
+                if told.options.costs
+                else {}
+            )
             for used in step.all_edges
         ]
     semi_joins = [_semi_join(plan, step, *each) for each in _semi_joins(step)]
@@ -192,7 +230,7 @@ def _step(
         described["Kept For The Hub"] = [_plain(text, step) for text in step.kept]
     if step.unreduced:
         described["Not Reduced"] = list(step.unreduced)
-    _add_report(described, report)
+    _add_report(described, told, report)
     return described
 
 
@@ -229,7 +267,7 @@ def _row(columns: Sequence[str]) -> str:
     return columns[0] if len(columns) == 1 else f"({', '.join(columns)})"
 
 
-def _add_report(described: dict[str, Any], report: StepReport | None) -> None:
+def _add_report(described: dict[str, Any], told: Told, report: StepReport | None) -> None:
     if report is None:
         return
     described["Actual Rows"] = report.rows
@@ -240,21 +278,23 @@ def _add_report(described: dict[str, Any], report: StepReport | None) -> None:
     for key, count in zip(described.get("Keys", ()), report.keys, strict=True):
         if count is not None:
             key["Actual Keys"] = count
-    described["Actual Milliseconds"] = round(report.seconds * 1000, 3)
+    if told.options.timing:
+        described["Actual Milliseconds"] = _milliseconds(report.seconds)
     if report.skipped:
         described["Skipped"] = "no key was left"
     if report.notes:
         described["Notes"] = list(report.notes)
 
 
-def _order(plan: Plan, alternative: Alternative) -> dict[str, Any]:
+def _order(plan: Plan, alternative: Alternative, told: Told) -> dict[str, Any]:
     """Describe one order; each of its waves is a list of what is asked for at the same time."""
     described: dict[str, Any] = {
-        "Asks": [[_asked(plan, number) for number in wave] for wave in alternative.waves],
-        "Keys": round(alternative.keys),
-        "Rows": round(alternative.rows),
-        "Round Trips": len(alternative.waves),
+        "Asks": [[_asked(plan, number) for number in wave] for wave in alternative.waves]
     }
+    if told.options.costs:
+        described["Keys"] = round(alternative.keys)
+        described["Rows"] = round(alternative.rows)
+    described["Round Trips"] = len(alternative.waves)
     if alternative.reason:
         described["Rejected"] = alternative.reason
     return described
@@ -300,7 +340,8 @@ def _drafted(draft: Mapping[str, str]) -> str:
 
 
 def _format(described: Mapping[str, Any]) -> list[str]:
-    out = ["Federated Query"]
+    costs = "  (cost={Startup Cost:.2f}..{Total Cost:.2f} rows={Plan Rows} width={Plan Width})"
+    out = ["Federated Query" + (costs.format_map(described) if "Plan Rows" in described else "")]
     for draft in described.get("Drafts", ()):
         out.append(f"  {_drafted(draft)}: {_one_line(draft['SQL'])}")
     owners = ", ".join(described["Owners"])
@@ -308,45 +349,48 @@ def _format(described: Mapping[str, Any]) -> list[str]:
     out.append(f"  Route: {described['Route']}: {described['Reason']}")
     for order in described.get("Orders", ()):
         asked = "; then ".join(", ".join(wave) for wave in order["Asks"])
-        told = f"keys={order['Keys']} rows={order['Rows']} round trips={order['Round Trips']}"
+        told = f"round trips={order['Round Trips']}"
+        if "Rows" in order:
+            told = f"keys={order['Keys']} rows={order['Rows']} {told}"
         if "Rejected" in order:
             out.append(f"  Rejected Order: {asked} ({told}): {order['Rejected']}")
         else:
             out.append(f"  Chosen Order: {asked} ({told})")
     for number, step in enumerate(described["Steps"], start=1):
-        out.append(f"  Step {number}: owner {step['Owner']} reads {step['Reads']}")
-        out.append(f"    SQL: {_one_line(step['SQL'])}")
-        out.extend(f"    Rule: {rule}" for rule in step.get("Rules", ()))
-        for key in step.get("Keys", ()):
-            out.append(
-                f"    Keys: {key['From']} -> {key['To']} "
-                f"(rule {key['Rule']}, at most {key['At Most']})"
-            )
-        for edge in step.get("Semi-Joins", ()):
-            out.append(f"    Semi-join inside the owner: {edge['From']} -> {edge['To']}")
-        for key in step.get("Denied", ()):
-            out.append(f"    Denied: {key['From']} -> {key['To']} (rule {key['Rule']})")
-        out.extend(f"    Not reduced on {reason}" for reason in step.get("Not Reduced", ()))
-        for text in step.get("Kept For The Hub", ()):
-            out.append(f"    Kept for the hub: {text}")
-        if "Estimated Rows" in step:
-            keys = sum(key["Estimated Keys"] for key in step.get("Keys", ()))
-            told = f" keys={keys}" if "Keys" in step else ""
-            out.append(f"    Estimated: rows={step['Estimated Rows']}{told}")
-        if "Actual Rows" in step:
-            keys = f" keys={step['Actual Keys']}" if "Actual Keys" in step else ""
-            out.append(
-                f"    Actual: rows={step['Actual Rows']}{keys} bytes={step['Actual Bytes']} "
-                f"time={step['Actual Milliseconds']:.3f} ms"
-            )
-        if "Skipped" in step:
-            out.append(f"    Skipped: {step['Skipped']}")
-        out.extend(f"    Note: {note}" for note in step.get("Notes", ()))
+        out.extend(_format_step(number, step))
     out.extend(f"  Not read: {name}" for name in described.get("Not Read", ()))
     out.extend(f"  Groups shown: {text}" for text in described.get("Groups Shown", ()))
     out.extend(f"  Note: {note}" for note in described.get("Notes", ()))
     out.append(f"  Hub: {described['Hub']}")
     return out
+
+
+def _format_step(number: int, step: Mapping[str, Any]) -> Iterator[str]:
+    yield f"  Step {number}: owner {step['Owner']} reads {step['Reads']}"
+    yield f"    SQL: {_one_line(step['SQL'])}"
+    yield from (f"    Rule: {rule}" for rule in step.get("Rules", ()))
+    for key in step.get("Keys", ()):
+        rule = f"rule {key['Rule']}, at most {key['At Most']}"
+        yield f"    Keys: {key['From']} -> {key['To']} ({rule})"
+    for edge in step.get("Semi-Joins", ()):
+        yield f"    Semi-join inside the owner: {edge['From']} -> {edge['To']}"
+    for key in step.get("Denied", ()):
+        yield f"    Denied: {key['From']} -> {key['To']} (rule {key['Rule']})"
+    yield from (f"    Not reduced on {reason}" for reason in step.get("Not Reduced", ()))
+    yield from (f"    Kept for the hub: {text}" for text in step.get("Kept For The Hub", ()))
+    if "Estimated Rows" in step:
+        keys = sum(key["Estimated Keys"] for key in step.get("Keys", ()))
+        told = f" keys={keys}" if "Keys" in step else ""
+        yield f"    Estimated: rows={step['Estimated Rows']}{told}"
+    if "Actual Rows" in step:
+        told = f" keys={step['Actual Keys']}" if "Actual Keys" in step else ""
+        told += f" bytes={step['Actual Bytes']}"
+        if "Actual Milliseconds" in step:
+            told += f" time={step['Actual Milliseconds']:.3f} ms"
+        yield f"    Actual: rows={step['Actual Rows']}{told}"
+    if "Skipped" in step:
+        yield f"    Skipped: {step['Skipped']}"
+    yield from (f"    Note: {note}" for note in step.get("Notes", ()))
 
 
 def _one_line(sql: str) -> str:

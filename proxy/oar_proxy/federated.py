@@ -16,7 +16,12 @@ from itertools import count
 from typing import Final
 
 from oar_proxy.activity import Activity, LogLine
-from oar_proxy.errors import FeatureNotSupported, NoActiveTransaction, ResultTypeChanged
+from oar_proxy.errors import (
+    FeatureNotSupported,
+    NoActiveTransaction,
+    ResultTypeChanged,
+    UndefinedParameter,
+)
 from oar_proxy.federation import Execution, Federation, Parameter, Piece, Prepared
 from oar_proxy.guards import Guards, Portal, Statement, columns
 from oar_proxy.hub.sentinel import Sentinels
@@ -275,6 +280,9 @@ class Federated:
                 if prepared is None and alone:
                     self._pass_through(raw)
                     return None
+                if piece.parameter is not None:
+                    number, at = piece.parameter
+                    raise UndefinedParameter(number, at + 1)
                 if piece is pieces[0]:
                     self._close_unnamed()  # a Query destroys the unnamed statement and portal
                     self._step(Kind.CLOSE, messages.encode_close(b"P", b""))

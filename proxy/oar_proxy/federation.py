@@ -108,13 +108,14 @@ class Piece:
     """One statement of a query string. ``suspect``: it may be ours, ask `Federation.prepare`.
 
     ``at`` is where it begins in the string, in characters; ``fetches`` names the cursor that it
-    fetches from, if it does.
+    fetches from, if it does. ``parameter`` is the first ``$n`` in it: n, and where it stands.
     """
 
     text: str
     at: int
     suspect: bool
     fetches: str | None = None
+    parameter: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

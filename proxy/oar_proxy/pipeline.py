@@ -19,7 +19,7 @@ import structlog
 from oar_adapters.interface import Adapter
 
 from oar_proxy import answer as answers
-from oar_proxy import explain
+from oar_proxy import explain, explainforms
 from oar_proxy.answer import OneOwnersAnswer
 from oar_proxy.asking import Asking, AskingStatement
 from oar_proxy.catalog import Catalog
@@ -160,7 +160,13 @@ class Pipeline:
         except SyntaxFault:
             return None
         return tuple(
-            Piece(s.text, s.at, self.suspect(s.text.encode()), fetched_cursor(s.node))
+            Piece(
+                s.text,
+                s.at,
+                self.suspect(s.text.encode()),
+                fetched_cursor(s.node),
+                s.unbound,
+            )
             for s in statements
         )
 
@@ -192,6 +198,12 @@ class Pipeline:
         recognised = await recognise(text, link, self.catalog, self._drafter(link))
         if recognised is None:
             return None
+        explained = explainforms.options(node)
+        if explained is not None and explained.generic and parsed[0].parameters:
+            raise FeatureNotSupported(
+                "EXPLAIN (GENERIC_PLAN) over published tables takes no parameters",
+                hint="PREPARE the statement, and EXPLAIN EXECUTE it with values",
+            )
         in_place = recognised.guard_sql == without_comments(text) and question is None
         return Prepared(
             recognised.guard_sql,
@@ -313,7 +325,7 @@ class Pipeline:
                 name = quote_identifier(call.alias or call.name)
                 body = f"SELECT pg_catalog.to_jsonb(q) AS {name} FROM (\n{drafted.sql}\n) AS q"
             else:
-                body = answers.explanation_query(await self._explain_text(argument, link))
+                body = explainforms.explanation_query(await self._explain_text(argument, link))
             edits.append(derived_call(call, body))
         text = splice(statement.parsed.text, edits)
         recognised = await recognise(text, link, self.catalog, draft)
@@ -419,8 +431,10 @@ class Pipeline:
     ) -> Execution:
         account = Account(self.memory)
         stack.callback(account.close)
-        explained = explain.options(statement.parsed.node)
+        explained = explainforms.options(statement.parsed.node)
         literals = {number: argument.literal for number, argument in arguments.items()}
+        settings = {} if explained is None else await explained.settings(link)
+        started = time.monotonic()
         try:
             plan = await self.compiler.plan(statement, literals)
         except (InsufficientPrivilege, LimitExceeded) as error:
@@ -428,24 +442,36 @@ class Pipeline:
                 ask = await self._open(statement, "refused", None)
                 await self._close(ask, error.sqlstate, (), error.detail)
             raise
-        if explained is not None and not explained.analyze:
-            return self._explained(plan, None, explained)
-        if explained is not None and plan.withheld is not None:
-            raise explain.tells_of_groups(plan.withheld)
+        told = None
+        if explained is not None:
+            planned = time.monotonic()
+            if explained.form == "xml" and not await self._planner.has_xml():
+                raise FeatureNotSupported(
+                    "EXPLAIN has no format XML here: the hub's PostgreSQL is built without it",
+                    hint="use TEXT, JSON or YAML",
+                )
+            size = await self.compiler.answer_size(plan, literals)
+            told = explain.Told(explained, size, settings=settings, planning=planned - started)
+            if not explained.analyze:
+                return self._explained(plan, told)
+            if plan.withheld is not None:
+                raise explain.tells_of_groups(plan.withheld)
         answer: OneOwnersAnswer | None = None
-        if explained is None:
+        if told is None:
             answer = answers.one_owners_answer(plan, len(arguments), link, account)
             if answer is not None and answer.comes_in_chunks:
                 return await self._passed_on(plan, answer, link, stack)
+        started = time.monotonic()
         gathered, settle = await self._run(plan, link, account)
         stack.callback(lambda: link.hold(settle()))
-        if explained is not None:
-            return self._explained(plan, gathered, explained)
+        if told is not None:
+            took = time.monotonic() - started
+            return self._explained(plan, replace(told, reports=gathered.reports, execution=took))
         if answer is not None:
             return await answer.of(gathered.of(answer.number))
         if plan.withheld is not None:
-            told = await answers.told_of_withheld(plan.withheld, gathered, link)
-            tell(link, statement.state, told, detail=plan.withheld.by)
+            withheld = await answers.told_of_withheld(plan.withheld, gathered, link)
+            tell(link, statement.state, withheld, detail=plan.withheld.by)
         return await answers.answer(plan.statement, gathered, len(arguments), link, account)
 
     async def _passed_on(
@@ -466,13 +492,12 @@ class Pipeline:
             return await rest.last()
         return replace(await answer.of(first), more=rest)
 
-    def _explained(
-        self, plan: Plan, gathered: Gathered | None, options: explain.Options
-    ) -> Execution:
-        reports = gathered.reports if gathered is not None else None
-        if options.as_json:
-            return answers.explanation((), explain.json_text(plan, self._adapters, reports))
-        return answers.explanation(explain.lines(plan, self._adapters, reports), None)
+    def _explained(self, plan: Plan, told: explain.Told) -> Execution:
+        return explainforms.explanation(
+            told.options.form,
+            explain.lines(plan, self._adapters, told),
+            [explain.explained(plan, self._adapters, told)],
+        )
 
     async def _run(
         self,

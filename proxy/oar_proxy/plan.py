@@ -222,6 +222,18 @@ def make_plan(
     )
 
 
+def expected_rows(
+    statement: FederatedStatement,
+    reading: Reading,
+    *,
+    adapters: Mapping[str, Adapter],
+    decisions: Decisions,
+) -> Mapping[int, float]:
+    """Return about how many rows of each occurrence the conditions on it leave."""
+    planner = _Planner(statement, reading, adapters, decisions, max_keys=None, permit=None)
+    return planner.estimates().rows
+
+
 def _route(covered: Cover[tuple[str, str]], steps: Sequence[Step]) -> Route:
     """A relay whose every key edge is forbidden or unsound is a fan-out (decision 6)."""
     decided = route(covered)
@@ -261,17 +273,23 @@ class _Planner:
 
     def ordered(self, *, full: bool) -> Ordered:
         """Choose the order, and what reduces what."""
-        sent = {
-            number: [(h, held[h.owner][0]) for h in self.occurrences[number].table.holders]
-            for number, held in self.conditions.items()
-        }
-        conditioned = {n for n, held in sent.items() if any(kept for _, kept in held)}
-        estimates = Estimates(self.occurrences, sent)
+        conditioned = {n for n, held in self._sent().items() if any(kept for _, kept in held)}
+        estimates = self.estimates()
         if self.first is not None:
             number, first = self.first
             estimates.rows[number] = max(1.0, min(estimates.rows[number], first.rows))
         offers = Offers(self.edges, self.candidates, estimates, conditioned, eager=full)
         return order(offers, self.scanned, reduce_fully=full)
+
+    def estimates(self) -> Estimates:
+        """What to expect of each occurrence before keys reduce it."""
+        return Estimates(self.occurrences, self._sent())
+
+    def _sent(self) -> dict[int, list[tuple[Holder, Sequence[Predicate]]]]:
+        return {
+            number: [(h, held[h.owner][0]) for h in self.occurrences[number].table.holders]
+            for number, held in self.conditions.items()
+        }
 
     def steps(self, ordered: Ordered) -> tuple[Step, ...]:
         """Make a step of each choice for each of its holders."""

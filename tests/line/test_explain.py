@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from xml.etree import ElementTree
+
+import psycopg
+import psycopg.conninfo
 import pytest
+import yaml
 
 KEPT_WHOLE = {
     "SELECT a.id FROM shop.a LEFT JOIN shop.b ON a.k = b.k": ("a", "k: an outer join keeps its rows without a partner (R2)"),
@@ -55,7 +61,7 @@ def test_text_and_json_tell_the_same(client):
         return "keys={Keys} rows={Rows} round trips={Round Trips}".format_map(order)
 
     assert lines == [
-        "Federated Query",
+        "Federated Query  (cost=200.00..200.10 rows=6 width=40)",
         "  Owner Cover: 2 (north, south)",
         "  Route: relay: no owner holds all tables: 2 are needed (north, south)",
         f"  Chosen Order: south for shop.b; then north for shop.a ({told(chosen)})",
@@ -168,3 +174,152 @@ def test_what_is_written_twice_and_not_read_is_listed_once(client):
     never = "EXISTS (SELECT FROM shop.b WHERE b.k = a.k AND false)"
     statement = f"SELECT {never} FROM shop.a JOIN shop.c USING (k) GROUP BY {never}"
     assert plan(client, statement)["Not Read"] == ["shop.b"]
+
+
+JOIN = "SELECT * FROM {0}a JOIN {0}b USING (k) WHERE b.s <> 'q'"
+JOINED = JOIN.format("shop.")
+
+ACCEPTED = (
+    "VERBOSE", "COSTS off", "TIMING off", "BUFFERS", "SUMMARY", "SETTINGS", "VERBOSE 0", "COSTS 1",
+    "ANALYZE, WAL, BUFFERS, TIMING off, SUMMARY off", "ANALYZE, ANALYZE off", "FORMAT YAML",
+    '"format" \'yaml\'', "FORMAT json, FORMAT text", "GENERIC_PLAN", "MEMORY",
+    "ANALYZE, SERIALIZE binary",
+)  # fmt: skip
+REFUSED = (
+    "WAL", "SERIALIZE", "bogus", "FORMAT bogus", "FORMAT 'JSON'", "FORMAT", "COSTS 3", "COSTS 1.5",
+    "VERBOSE maybe", "ANALYZE, GENERIC_PLAN", "ANALYZE, SERIALIZE 7", "TIMING", "TIMING on",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [*ACCEPTED, *REFUSED])
+def test_options_are_taken_and_refused_as_by_the_hubs_postgresql(client, line, options):
+    def outcome(connection, schema):
+        try:
+            connection.execute(f"EXPLAIN ({options}) {JOIN.format(schema)}")
+        except psycopg.Error as error:
+            return error.sqlstate, error.diag.message_primary
+        return "taken"
+
+    with psycopg.connect(line.merged, autocommit=True) as direct:
+        assert outcome(client, "shop.") == outcome(direct, "")
+
+
+def explained(client, options, statement=JOINED):
+    return [line for (line,) in client.execute(f"EXPLAIN ({options}) {statement}")]
+
+
+def test_what_options_leave_out(client):
+    assert not any("rows=" in line for line in explained(client, "COSTS off"))
+    ran = explained(client, "ANALYZE, TIMING off, SUMMARY off, COSTS off")
+    assert sum(line.startswith("    Actual: rows=") for line in ran) == 2
+    assert not any(" ms" in line or "Estimated" in line for line in ran)
+    document = plan(client, "SELECT * FROM shop.a", "ANALYZE, COSTS off, TIMING off, FORMAT json")
+    assert not {"Plan Rows", "Total Cost"} & {*document, *document["Plans"][0]}
+    assert {"Actual Rows", "Actual Loops"} == {
+        name for name in document["Plans"][0] if name.startswith("Actual")
+    }
+
+
+def test_what_options_add(client):
+    client.execute("SET enable_mergejoin = off")
+    *_, settings, planning = explained(client, "SETTINGS, SUMMARY")
+    assert settings.startswith("Settings: ")
+    assert "enable_mergejoin = 'off'" in settings
+    assert re.fullmatch(r"Planning Time: \d+\.\d{3} ms", planning)
+    *_, planning, execution = explained(client, "ANALYZE")
+    assert planning.startswith("Planning Time: ")
+    assert re.fullmatch(r"Execution Time: \d+\.\d{3} ms", execution)
+    (document,) = client.execute(
+        "EXPLAIN (ANALYZE, SETTINGS, FORMAT json) SELECT * FROM shop.a"
+    ).fetchone()[0]
+    assert [*document] == ["Plan", "Settings", "Planning Time", "Execution Time"]
+    assert document["Settings"]["enable_mergejoin"] == "off"
+
+
+def test_yaml_and_json_tell_the_same(client):
+    (text,) = client.execute(f"EXPLAIN (FORMAT yaml) {JOINED}").fetchone()
+    assert text.startswith("- Plan:\n    Node Type: Federated Query\n")
+    assert yaml.safe_load(text) == [{"Plan": plan(client, JOINED)}]
+
+
+def test_xml_is_postgresqls_or_refused_where_the_hub_cannot_read_it(client, line):
+    statement = "EXPLAIN (FORMAT xml) SELECT * FROM shop.a, shop.b"
+    with psycopg.connect(line.merged, autocommit=True) as direct:
+        try:
+            direct.execute("SELECT '<a/>'::xml")
+        except psycopg.errors.FeatureNotSupported:
+            with pytest.raises(psycopg.errors.FeatureNotSupported) as refused:
+                client.execute(statement)
+            assert refused.value.diag.message_hint == "use TEXT, JSON or YAML"
+            return
+    cursor = client.execute(statement)
+    assert cursor.description[0].type_code == 142
+    root = ElementTree.fromstring(cursor.fetchone()[0])
+    space = "{http://www.postgresql.org/2009/explain}"
+    found = root.findall(f"{space}Query/{space}Plan/{space}Plans/{space}Plan/{space}Relation-Name")
+    assert sorted(each.text for each in found) == ["a", "b"]
+
+
+SIZED = {
+    "SELECT * FROM shop.a": 6,
+    "SELECT * FROM shop.a LIMIT 2": 2,
+    "SELECT count(*) FROM shop.a": 1,
+    "SELECT count(*) FROM shop.a JOIN shop.b USING (k)": 1,
+    "SELECT * FROM shop.a JOIN shop.b USING (k)": 6,
+    "SELECT * FROM shop.a, shop.b": 36,
+    "SELECT * FROM shop.a UNION ALL SELECT * FROM shop.a": 12,
+    "SELECT * FROM shop.d WHERE id = 2": 1,
+    "SELECT * FROM shop.a LIMIT 0": 1,
+}
+
+
+@pytest.mark.parametrize("statement", SIZED)
+def test_the_first_line_sizes_the_answer(client, statement):
+    first = client.execute(f"EXPLAIN {statement}").fetchone()[0]
+    found = re.fullmatch(
+        r"Federated Query  \(cost=(\d+\.\d\d)\.\.(\d+\.\d\d) rows=(\d+) width=(\d+)\)", first
+    )
+    startup, total, rows, width = map(float, found.groups())
+    assert startup < total
+    assert rows == SIZED[statement]
+    assert width > 0
+    assert plan(client, statement)["Plan Rows"] == rows
+
+
+def test_a_parameter_without_a_value_is_none(client):
+    statement = "SELECT 1; SELECT * FROM shop.a WHERE id = $2 AND k = $1"
+    with pytest.raises(psycopg.errors.UndefinedParameter) as failed:
+        client.execute(statement)
+    assert failed.value.diag.message_primary == "there is no parameter $2"
+    assert failed.value.diag.statement_position == str(statement.index("$2") + 1)
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="takes no parameters"):
+        client.execute("EXPLAIN (GENERIC_PLAN) SELECT * FROM shop.a WHERE id = $1")
+    client.execute(
+        "PREPARE later AS SELECT v FROM shop.a WHERE id = $1; SELECT count(*) FROM shop.a"
+    )
+    assert client.execute("EXECUTE later (1)").fetchall() == [("x",)]
+
+
+def test_postgres_fdw_plans_by_the_estimates(line, new_database):
+    """Another database's postgres_fdw with ``use_remote_estimate``, which reads the first line."""
+    to = psycopg.conninfo.conninfo_to_dict(line.dsn)
+    server = ", ".join(f"{option} '{to[option]}'" for option in ("host", "port", "dbname"))
+    with psycopg.connect(new_database("foreign"), autocommit=True) as other:
+        other.execute(
+            "CREATE EXTENSION postgres_fdw; CREATE SERVER oar FOREIGN DATA WRAPPER postgres_fdw"
+            f" OPTIONS ({server}, use_remote_estimate 'true', fdw_startup_cost '0',"
+            " fdw_tuple_cost '0'); CREATE USER MAPPING FOR CURRENT_USER SERVER oar"
+            f" OPTIONS (user '{to['user']}', password '{to['password']}'); CREATE SCHEMA shop;"
+            "IMPORT FOREIGN SCHEMA shop FROM SERVER oar INTO shop"
+        )
+        for statement, rows in (
+            ("SELECT * FROM shop.a", 6),
+            ("SELECT count(*) FROM shop.d", 1),
+            ("SELECT * FROM shop.d WHERE id = 2", 1),
+        ):
+            (first,) = other.execute(f"EXPLAIN {statement}").fetchone()
+            assert re.match(rf"Foreign Scan.*  \(cost=100\.00\.\.10\d\.\d\d rows={rows} ", first)
+        joined = "SELECT a.id, w FROM shop.a JOIN shop.b USING (k) WHERE b.s = 'p' ORDER BY 1"
+        with psycopg.connect(line.merged, autocommit=True) as direct:
+            right = direct.execute(joined.replace("shop.", "")).fetchall()
+        assert other.execute(joined).fetchall() == right

@@ -580,7 +580,7 @@ def test_drivers_that_bind_the_question(clients):
         f"SELECT * FROM oar_ask('{ASK}'), oar_explain('{ASK}')",
         f"SELECT * FROM ROWS FROM (oar_ask('{ASK}') AS (a int))",
         f"SELECT * FROM oar_ask_json('{ASK}') AS q(a int)",
-        f"EXPLAIN (FORMAT YAML) SELECT * FROM oar_ask('{ASK}')",
+        f"EXPLAIN (FORMAT XML) SELECT * FROM oar_ask('{ASK}')",
         "SELECT * FROM oar_ask(NULL)",
         f"EXPLAIN CREATE TEMP TABLE t AS SELECT * FROM oar_ask('{ASK}')",
     ],

@@ -254,7 +254,8 @@ CLIENTS = (
     Client("pyodbc, DECLARE/FETCH", environment={"DECLARE_FETCH": "1"}, **_python("pyodbc_") | ODBC),
     Client("DuckDB", tasks=("connect", "introspect", "parameters", "big", "errors"),
            **_python("duckdb_", "duckdb", "duckdb_extension_postgres_scanner")),
-    Client("postgres_fdw", mark="%s", **_python("fdw")),
+    *(Client(f"postgres_fdw{told}", mark="%s", environment={"ESTIMATE": estimate}, **_python("fdw"))
+      for told, estimate in (("", "false"), (", remote estimates", "true"))),
     Client("pgjdbc", mark="?", needs=("java", "javac", str(JDBC)),
            command=("java", "-cp", str(JDBC), str(PROGRAMS / "java" / "Pgjdbc.java"))),
     Client("node pg", command=("node", "{built}/pg.mjs"), **NODE),

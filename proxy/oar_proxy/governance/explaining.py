@@ -35,7 +35,7 @@ async def explain(
 
 
 def _document(plan: Plan, dry: DryRun, decisions: Decisions) -> dict[str, Any]:
-    shown = plans.document(plan, dry.owners.adapters, None)
+    shown = plans.document(plan, dry.owners.adapters)
     return {
         "route": plan.route.kind.value,
         "reason": plan.route.reason,

@@ -48,7 +48,7 @@ _CONNECTION_SETTINGS: Final[Mapping[str, str]] = {
     "lock_timeout": "5s",  # publication holds planning tables for as long as its own transaction
 }
 
-_EXPLAIN: Final = "EXPLAIN (VERBOSE, COSTS OFF, FORMAT JSON) "
+_EXPLAIN: Final = "EXPLAIN (VERBOSE, FORMAT JSON) "
 
 _NOT_A_SESSION_SETTING: Final = frozenset({"role", "session_authorization"})
 
@@ -99,6 +99,16 @@ class Planner:
         ``DateStyle``, ``search_path`` …). Raises :class:`PlanningFailed`.
         """
         return await _explain(self._plans, statement, session_settings or {}, exact=True)
+
+    async def has_xml(self) -> bool:
+        """Tell whether the hub can read XML: not every build can."""
+        try:
+            await _explain(self._plans, "SELECT '<a/>'::pg_catalog.xml", {}, exact=False)
+        except PlanningFailed as failure:
+            if failure.sqlstate == "0A000":
+                return False
+            raise
+        return True
 
     async def describe(
         self, query: str, session_settings: Mapping[str, str] | None = None

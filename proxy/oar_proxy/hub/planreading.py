@@ -157,6 +157,14 @@ def marker(occurrence: int) -> str:
     return f"{_PREFIX}{occurrence}"
 
 
+def occurrence_of(node: Node) -> int | None:
+    """Return the occurrence that a node scans."""
+    if node["Node Type"] not in ("Seq Scan", "Function Scan"):
+        return None
+    match = _MARKER.fullmatch(node.get("Alias", ""))
+    return int(match[1]) if match else None
+
+
 def read(explained: Sequence[Mapping[str, Any]], subquery_columns: SubqueryColumns) -> Reading:
     """Read the planner's answer."""
     reader = _PlanReader(subquery_columns)
@@ -197,7 +205,7 @@ class _PlanReader:
 
     def collect(self, node: Node, *, mixed: bool) -> None:
         mixed = mixed or node["Node Type"] in _MIXING
-        occurrence = _occurrence(node)
+        occurrence = occurrence_of(node)
         if occurrence is not None:
             if occurrence in self.conditions:
                 self.repeated.add(occurrence)
@@ -278,7 +286,7 @@ class _PlanReader:
     def origins(self, node: Node, reference: Reference) -> tuple[Origin, ...] | None:
         """The occurrences' columns whose values include every value of this output, else None."""
         kind = node["Node Type"]
-        occurrence = _occurrence(node)
+        occurrence = occurrence_of(node)
         if occurrence is not None:
             return (Origin(occurrence, reference[1]),) if _marked(reference) == occurrence else None
         if kind in ("Append", "Merge Append"):
@@ -305,7 +313,7 @@ class _PlanReader:
     def reach(self, node: Node, reference: Reference) -> list[Origin]:
         """The scans down to which a condition on this output may be moved without any effect."""
         kind = node["Node Type"]
-        occurrence = _occurrence(node)
+        occurrence = occurrence_of(node)
         inputs = _inputs(node)
         below: list[tuple[Node, Reference]] = []
         if occurrence is not None:
@@ -390,15 +398,8 @@ def _inputs(node: Node) -> dict[str, Node]:
     }
 
 
-def _occurrence(node: Node) -> int | None:
-    if node["Node Type"] not in ("Seq Scan", "Function Scan"):
-        return None
-    match = _MARKER.fullmatch(node.get("Alias", ""))
-    return int(match[1]) if match else None
-
-
 def _occurrences(node: Node) -> Iterator[int]:
-    own = _occurrence(node)
+    own = occurrence_of(node)
     if own is not None:
         yield own
     for child in node.get("Plans", ()):

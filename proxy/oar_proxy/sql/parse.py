@@ -114,6 +114,14 @@ class Parsed:
         """The node's name, such as ``SelectStmt``."""
         return type(self.node).__name__
 
+    @property
+    def unbound(self) -> tuple[int, int] | None:
+        """Number and place of its first ``$n``, unless that is given by an EXECUTE."""
+        if not self.parameters or isinstance(self.node, ast.PrepareStmt):
+            return None
+        number, start, _ = min(self.parameters, key=lambda parameter: parameter[1])
+        return number, start
+
     @cached_property
     def query_extent(self) -> tuple[int, int] | None:
         """Where the SELECT of the statement stands, None when it has no single one to point at."""

@@ -11,7 +11,8 @@ from psycopg3 import Psycopg
 
 def connected():
     """Make a database whose tables are the server's, and connect to it."""
-    name = f"foreign_{SERVER['port']}"
+    estimate = os.environ["ESTIMATE"]
+    name = f"foreign_{SERVER['port']}_{estimate}"
     with psycopg.connect(os.environ["ADMIN"], autocommit=True) as admin:
         admin.execute(f"DROP DATABASE IF EXISTS {name}")
         admin.execute(f"CREATE DATABASE {name}")
@@ -21,7 +22,7 @@ def connected():
     connection.execute(
         "CREATE EXTENSION postgres_fdw;"
         "CREATE SERVER oar FOREIGN DATA WRAPPER postgres_fdw"
-        f" OPTIONS ({server}, fetch_size '1000');"
+        f" OPTIONS ({server}, fetch_size '1000', use_remote_estimate '{estimate}');"
         f"CREATE USER MAPPING FOR CURRENT_USER SERVER oar OPTIONS ({login})"
     )
     for schema in ("shop", "fleet"):
