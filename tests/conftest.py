@@ -25,6 +25,7 @@ from oar_proxy.app import open_application
 from oar_proxy.hub.access import open_hub
 from oar_proxy.hub.users import add_user
 from oar_proxy.settings import HubSettings
+from places import installed_programs
 
 CANNOT_RUN = {
     "no Docker engine answers here: the suite runs without its container": "CI starts no engine",
@@ -132,10 +133,7 @@ def new_database(hub_server):
 @pytest.fixture(scope="session")
 def icu_server(tmp_path_factory):
     """Another PostgreSQL, whose databases order text as en-US does; its admin's conninfo."""
-    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not installed:
-        pytest.skip("no PostgreSQL with ICU is installed (the embedded one has none)")
-    programs = installed[-1].parent
+    programs = installed_programs()
     directory = Path(tempfile.mkdtemp(prefix="oar-icu-"))
     account = {}
     if os.geteuid() == 0:

@@ -212,9 +212,8 @@ async def open_application(
         sentinels = await stack.enter_async_context(Sentinels(address))
         door = FrontDoor(
             settings.listen,
-            _hub_socket(address),
+            address,
             pipeline,
-            address.database,
             certificate=certificate,
             keys=keys,
             sentinels=sentinels,
@@ -465,9 +464,3 @@ def _drafter(settings: DrafterSettings, model: Model | None) -> Drafter:
         except (InvalidRecording, OSError) as error:
             raise ConfigurationError(f"drafter.file: {error}") from error
     return OfflineDrafter()
-
-
-def _hub_socket(address: HubAddress) -> str | tuple[str, int]:
-    if address.host.startswith("/"):
-        return f"{address.host}/.s.PGSQL.{address.port}"
-    return address.host, address.port

@@ -27,6 +27,8 @@ from oar_proxy.errors import (
     TooManyConnections,
 )
 from oar_proxy.federation import Federation
+from oar_proxy.hub.address import HubAddress
+from oar_proxy.hub.reaching import Closing, connect
 from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.session import LINGER, HubSide, Session
 from oar_proxy.settings import Listen
@@ -34,9 +36,6 @@ from oar_proxy.tls import Certificate
 from oar_proxy.wire import messages, startup
 from oar_proxy.wire.scram import Authentication, Keys
 from oar_proxy.wire.startup import CancelRequest, Packet, SSLRequest, StartupMessage
-
-HubAddress = str | tuple[str, int]
-"""Path of the hub's unix socket, or its host and port."""
 
 KeysOf = Callable[[bytes], Awaitable[Keys | None]]
 """Looks up a user's SCRAM keys by name, None where there are none. Raises ``OarError``."""
@@ -64,9 +63,8 @@ class FrontDoor:
     def __init__(
         self,
         listen: Listen,
-        hub_socket: HubAddress,
+        hub: HubAddress,
         federation: Federation,
-        database: str,
         *,
         certificate: Certificate | None = None,
         keys: KeysOf | None = None,
@@ -74,13 +72,13 @@ class FrontDoor:
     ) -> None:
         """Take ``keys``, which looks up a user's; without it no channel binding is offered.
 
-        ``database``: where the published tables are. A client may connect to another one of the
-        hub's server, if the hub lets it; nothing is federated there.
+        The published tables are in the hub's database. A client may connect to another one of its
+        server, if that lets it; nothing is federated there.
         """
         self._listen = listen
-        self._hub = hub_socket
+        self._hub = hub
         self._federation = federation
-        self._database = database.encode()
+        self._database = hub.database.encode()
         self._tls = certificate
         self._keys_of = keys
         self._sentinels = sentinels
@@ -302,12 +300,10 @@ class FrontDoor:
         )
 
     async def _connect(self, session: Session) -> asyncio.Transport:
-        loop = asyncio.get_running_loop()
-        if isinstance(self._hub, str):
-            transport, _ = await loop.create_unix_connection(lambda: HubSide(session), self._hub)
-            return transport
-        transport, _ = await loop.create_connection(lambda: HubSide(session), *self._hub)
-        _keep_alive(transport.get_extra_info("socket"))
+        transport = await connect(self._hub, lambda: HubSide(session))
+        connection = transport.get_extra_info("socket")
+        if connection.family != socket.AF_UNIX:
+            _keep_alive(connection)
         return transport
 
     # --- cancellation ---------------------------------------------------------------------------
@@ -322,15 +318,13 @@ class FrontDoor:
         """Deliver a CancelRequest; the hub closes the connection once it has sent the signal."""
         try:
             async with asyncio.timeout(CANCEL_TIMEOUT):
-                if isinstance(self._hub, str):
-                    reader, writer = await asyncio.open_unix_connection(self._hub)
-                else:
-                    reader, writer = await asyncio.open_connection(*self._hub)
+                closing = Closing()
+                transport = await connect(self._hub, lambda: closing)
                 try:
-                    writer.write(startup.encode_cancel(pid, secret))
-                    await reader.read()
+                    transport.write(startup.encode_cancel(pid, secret))
+                    await closing.closed.wait()
                 finally:
-                    writer.close()
+                    transport.close()
         except OSError as error:  # TimeoutError is one
             _log.warning("cancellation not delivered to the hub", error=type(error).__name__)
 

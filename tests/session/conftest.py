@@ -201,7 +201,7 @@ class Door:
         self.federation = None
         self._hub = hub
         self._channel_binding = channel_binding
-        self._address = hub_address or f"{hub.host}/.s.PGSQL.{hub.port}"
+        self._address = hub if hub_address is None else replace(hub, **hub_address)
         self._listen = Listen(port=0, **listen)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -218,7 +218,6 @@ class Door:
             self._listen,
             self._address,
             self.federation,
-            self._hub.database,
             certificate=certificate,
             keys=await user_keys(admin) if self._channel_binding else None,
         )

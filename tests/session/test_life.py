@@ -149,7 +149,7 @@ def test_health_checks_are_nobodys_concern(door, published, client, name):
 
 
 def test_both_connections_are_kept_alive(door, where, hub, door_class, federation):
-    outer = door_class(hub, hub_address=("127.0.0.1", door.port))
+    outer = door_class(hub, hub_address={"host": "127.0.0.1", "port": door.port})
     try:
         with psycopg.connect(**{**where, "port": outer.port}):
             (session,) = outer.door._sessions

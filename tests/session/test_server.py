@@ -11,6 +11,7 @@ import struct
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -387,7 +388,7 @@ class TestLimits:
 
     def test_the_hub_is_not_there(self, open_door, where, published, dial):
         door = open_door()
-        door.door._hub = "/nonexistent/.s.PGSQL.1"
+        door.door._hub = replace(door.door._hub, host="/nonexistent")
         with pytest.raises(psycopg.OperationalError, match="the hub does not answer"):
             psycopg.connect(**{**where, "port": door.port})
 
@@ -555,7 +556,7 @@ def test_psql(where):
 
 def test_a_hub_over_tcp(door, where, federation, published, hub, door_class):
     """The hub may be another machine's: here it is the other front door, which looks like one."""
-    outer = door_class(hub, hub_address=("127.0.0.1", door.port))
+    outer = door_class(hub, hub_address={"host": "127.0.0.1", "port": door.port})
     try:
         with psycopg.connect(**{**where, "port": outer.port}, autocommit=True) as client:
             for prepare in (False, True):

@@ -14,16 +14,31 @@ import tempfile
 from pathlib import Path
 
 import psycopg.conninfo
+import pytest
 from oar_bench.overhead.processes import OverheadError, free_port, wait_for_port
 from oar_proxy.hub.binaries import find_binaries
 
 
-class TcpServer:
-    """The embedded hub's PostgreSQL, with SCRAM, in a directory of its own while it is entered."""
+def installed_programs():
+    """The directory of the newest PostgreSQL that is installed; it has what the wheel's has not."""
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not installed:
+        pytest.skip("no PostgreSQL is installed (the embedded one has neither ICU nor TLS)")
+    return installed[-1].parent
 
-    def __init__(self, role="postgres"):
+
+class TcpServer:
+    """The embedded hub's PostgreSQL, with SCRAM, in a directory of its own while it is entered.
+
+    ``programs``: of another one. ``certificate``: the directory of one that ``oar cert`` has made;
+    clients are let in by TLS only.
+    """
+
+    def __init__(self, role="postgres", *, programs=None, certificate=None):
         self.role, self.password = role, secrets.token_hex(8)
         self.port = free_port()
+        self._programs = programs or find_binaries().directory
+        self._certificate = certificate
 
     def _run(self, program, *arguments):
         command = [self._programs / program, "-D", self._directory / "data", *arguments]
@@ -33,7 +48,6 @@ class TcpServer:
         self._directory = Path(tempfile.mkdtemp(prefix="oar-tcp-"))
         self._directory.chmod(0o711)
         self._account = {}
-        self._programs = find_binaries().directory
         (self._directory / "password").write_text(self.password)
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
@@ -41,10 +55,22 @@ class TcpServer:
             self._account = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
         self._run("initdb", "-U", self.role, "--auth=scram-sha-256", "--encoding=UTF8",
                   f"--pwfile={self._directory}/password", "--locale=C.UTF-8", "--no-sync")  # fmt: skip
+        if self._certificate is not None:
+            self._demand_tls()
         self._run("pg_ctl", "-w", "-l", self._directory / "log", "-o",
                   f"-c listen_addresses=127.0.0.1 -c port={self.port} -c fsync=off -c max_connections=200"
                   f" -c max_prepared_transactions=10 -k {self._directory}", "start")  # fmt: skip
         return self
+
+    def _demand_tls(self):
+        data = self._directory / "data"
+        with (data / "postgresql.conf").open("a", encoding="utf-8") as configuration:
+            configuration.write("ssl = on\n")
+        for name in ("server.crt", "server.key"):
+            shutil.copy(self._certificate / name, data / name)
+            shutil.chown(data / name, self._account.get("user"), self._account.get("group"))
+            (data / name).chmod(0o600)
+        (data / "pg_hba.conf").write_text("hostssl all all all scram-sha-256\n", encoding="utf-8")
 
     def __exit__(self, *_):
         self._run("pg_ctl", "-w", "-m", "immediate", "stop")

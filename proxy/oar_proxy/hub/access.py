@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import psycopg
 import psycopg.conninfo
@@ -13,6 +14,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from oar_proxy.hub.address import HubAddress, HubError
 from oar_proxy.hub.bootstrap import bootstrap, create_database
+from oar_proxy.hub.reaching import encryption, require_encryption
 from oar_proxy.hub.server import embedded_hub, running_hub
 from oar_proxy.settings import HubSettings
 
@@ -72,17 +74,26 @@ async def _reach(settings: HubSettings, dsn: str) -> HubAddress:
         # Not chained: libpq's message quotes the text, password and all.
         raise HubError("hub.dsn is not a PostgreSQL connection string") from error.__cause__
     database = str(parts.get("dbname") or settings.database)
-    address = HubAddress("", 0, database, psycopg.conninfo.make_conninfo(dsn, dbname=database))
-    host, port = await _set_up(address)
-    return HubAddress(host, port, database, address.conninfo)
+    conninfo = psycopg.conninfo.make_conninfo(dsn, dbname=database)
+    address = await _set_up(HubAddress("", 0, database, conninfo))
+    if address.encryption is not None:
+        await require_encryption(address)
+    return address
 
 
-async def _set_up(address: HubAddress) -> tuple[str, int]:
-    """Bootstrap the hub; return the host (or socket directory) and port it was reached at."""
+async def _set_up(address: HubAddress) -> HubAddress:
+    """Bootstrap the hub; return its address with what it was reached at."""
     try:
         async with await _connect_creating(address) as connection:
             await bootstrap(connection, embedded=address.embedded)
-            return connection.info.host, connection.info.port
+            info = connection.info
+            return replace(
+                address,
+                # Where a host's address is given besides, its name is only for the certificate.
+                host=info.hostaddr if "hostaddr" in info.get_parameters() else info.host,
+                port=info.port,
+                encryption=encryption(connection),
+            )
     except psycopg.Error as error:
         raise HubError(f"the hub could not be set up: {_first_line(error)}") from error
 

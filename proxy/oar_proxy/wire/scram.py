@@ -115,6 +115,8 @@ class Authentication:
         if self._end_point is not None and SCRAM in mechanisms:
             self._awaited = _Awaited.MECHANISM
             mechanisms.insert(mechanisms.index(SCRAM), SCRAM_PLUS)
+        elif SCRAM_PLUS in offered:
+            self._awaited = _Awaited.MECHANISM  # to tell what the hub would take for an attack
         return message if mechanisms == offered else messages.sasl_request(mechanisms)
 
     # --- from the client ------------------------------------------------------------------------
@@ -132,7 +134,7 @@ class Authentication:
         """
         if self._is(_Awaited.MECHANISM):
             mechanism, first = messages.decode_sasl_initial(message)
-            if mechanism not in (SCRAM, SCRAM_PLUS):
+            if mechanism != SCRAM and (mechanism != SCRAM_PLUS or self._end_point is None):
                 self._awaited = None
                 return message
             self._bound = mechanism == SCRAM_PLUS
@@ -147,6 +149,14 @@ class Authentication:
         flag, authorization, bare = _split(message)
         if not self._bound:
             self._awaited = None
+            if flag == b"y" and self._end_point is None:
+                raise InvalidAuthorization(
+                    "SCRAM channel binding negotiation error",
+                    detail="The client supports SCRAM channel binding, as the hub does, and the"
+                    " proxy between them cannot offer it.",
+                    hint="set the driver's channel_binding to disable, or let the hub's role read"
+                    " its users' verifiers",
+                )
             if flag == b"y":
                 raise InvalidAuthorization(
                     "SCRAM channel binding negotiation error",
