@@ -32,6 +32,7 @@ from oar_adapters.mariadb.session import BATCH_BYTES, BATCH_ROWS, FIRST_ROWS
 from oar_adapters.registry import open_adapter
 from oar_adapters.testing.conformance.running import use
 from psycopg import sql as pg
+from waits import until
 
 COLUMNS = {
     # name: (declaration, published type, type of the constants)
@@ -877,13 +878,11 @@ def test_a_cancelled_reader_does_not_leave_its_query_behind(many):
                     await asyncio.sleep(60)
 
         task = asyncio.create_task(read())
-        await asyncio.sleep(0.3)
+        await until(lambda: running(many))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        async with asyncio.timeout(10):
-            while await asyncio.to_thread(running, many):  # noqa: ASYNC110 - it ends at the owner
-                await asyncio.sleep(0.02)
+        await until(lambda: not running(many))
 
     many.use(cancel)
 

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from waits import eventually
 
 
 def servers(directory):
@@ -24,6 +25,12 @@ def servers(directory):
         if str(directory).encode() in said and b"postgres" in said:
             found.append(process.name)
     return found
+
+
+def started(directory):
+    with suppress(FileNotFoundError):  # what is made is renamed and removed while one looks
+        return any(directory.rglob("postmaster.pid"))
+    return False
 
 
 @pytest.mark.parametrize("trap", [":", "trap '' INT"], ids=["alone", "of a script"])
@@ -40,18 +47,10 @@ def test_its_servers_end_with_it(trap):
             stderr=subprocess.DEVNULL,
         )
         try:
-            assert until(lambda: any(directory.rglob("postmaster.pid")), 60)
+            eventually(lambda: started(directory))
             assert servers(directory)
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) != 0
         finally:
             process.kill()
-        assert until(lambda: not servers(directory), 10)
-
-
-def until(holds, seconds):
-    for _ in range(seconds * 10):
-        if holds():
-            return True
-        time.sleep(0.1)
-    return False
+        eventually(lambda: not servers(directory))

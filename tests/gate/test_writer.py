@@ -11,6 +11,7 @@ from oar_proxy.audit.verification import verify_hub
 from oar_proxy.chain import Report
 from oar_proxy.errors import LedgerUnavailable
 from oar_proxy.ledger import Ask, Ledger, StepEntry, StepOutcome, digest
+from waits import until
 
 
 def ask() -> Ask:
@@ -164,6 +165,12 @@ def test_an_old_connection_cannot_write_behind_the_back_of_a_new_one(hub):
     assert verify(hub).faults == []
 
 
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE application_name LIKE 'oar ledger%' AND wait_event_type = 'Lock'"
+)
+
+
 def test_a_statement_that_was_given_up_is_not_written(hub):
     given_up = ask()
 
@@ -172,7 +179,7 @@ def test_a_statement_that_was_given_up_is_not_written(hub):
             with psycopg.connect(hub.conninfo) as blocker:
                 blocker.execute("LOCK TABLE oar_internal.entries IN EXCLUSIVE MODE")
                 first = asyncio.create_task(answer(book))
-                await asyncio.sleep(0.1)
+                await until(lambda: hub.execute(WAITING) == [(1,)])
                 second = asyncio.create_task(book.record(given_up, [STEP]))
                 await asyncio.sleep(0.1)
                 second.cancel()

@@ -9,6 +9,7 @@ import time
 import psycopg
 import pytest
 from oar_proxy.session import Session
+from waits import until
 
 JOIN = "SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) WHERE b.s = 'p' ORDER BY 1, 2"
 TURNED = "SELECT b.id, a.v FROM shop.b JOIN shop.a USING (k) WHERE a.v = 'x' ORDER BY 1, 2"
@@ -43,18 +44,12 @@ def blocked(owners):
         return watcher.execute(query).fetchone()[0]
 
 
-async def until(condition):
-    async with asyncio.timeout(20):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - another process decides
-            await asyncio.sleep(0.02)
-
-
 @pytest.mark.parametrize("how", ["cancel", "statement_timeout", "disconnect"])
 def test_an_owner_is_left_alone_when_nobody_waits_any_more(line, owners, how):
     async def give_up():
         connection = await psycopg.AsyncConnection.connect(line.dsn, autocommit=True)
         if how == "statement_timeout":
-            await connection.execute("SET statement_timeout = '1s'")
+            await connection.execute("SET statement_timeout = '3s'")
         asking = asyncio.create_task(connection.execute(JOIN))
         await until(lambda: blocked(owners) == 1)
         if how == "cancel":
@@ -85,14 +80,14 @@ def test_an_owners_time_does_not_pass_while_another_one_is_waited_for(
     owners, new_database, running_proxy
 ):
     """The snapshot of an owner that is asked later may be opened early, unless it ends early."""
-    short = f"{owners.ALLOW}limits: {{timeout: 1}}\n"
+    short = f"{owners.ALLOW}limits: {{timeout: 2}}\n"
     policies = dict.fromkeys(owners.urls, owners.ALLOW) | {"west": short}
     statement = "SELECT a.id, c.u FROM shop.a JOIN shop.c USING (k) WHERE a.v = 'x'"
 
     async def wait_longer(dsn, locker):
         asking = asyncio.create_task(ask(dsn, statement, 1))
         await until(lambda: blocked(owners) == 1)
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(2.5)
         locker.rollback()
         return await asking
 

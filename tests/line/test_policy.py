@@ -7,7 +7,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psycopg
@@ -15,6 +14,7 @@ import psycopg.conninfo
 import pytest
 import yaml
 from oar_proxy.settings import Limits
+from waits import eventually
 
 JOIN = "SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) WHERE b.s = 'p' ORDER BY 1, 2"
 ROWS = [(1, 100), (4, 100)]
@@ -74,9 +74,7 @@ def test_a_statement_asked_before_is_asked_under_what_holds_now(owners, new_hub,
         client.execute("RESET oar.max_keys")
         assert len(disclosures(client)) == 3
         settings.owners["south"].policy.write_text(policy())
-        deadline = time.monotonic() + 30
-        while route(client) != "fan-out" and time.monotonic() < deadline:
-            time.sleep(0.1)
+        eventually(lambda: route(client) == "fan-out")
         assert client.execute(JOIN).fetchall() == ROWS
         assert len(disclosures(client)) == 3
 
@@ -312,12 +310,7 @@ def test_what_was_sent_is_on_the_ledger_when_the_proxy_is_killed(new_hub, owners
                     "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
                     "AND query LIKE '%ANY%'"
                 )
-                for _ in range(200):
-                    if watcher.execute(waiting).fetchone() != (0,):
-                        break
-                    time.sleep(0.05)
-                else:
-                    pytest.fail("the keys never reached the receiver")
+                eventually(lambda: watcher.execute(waiting).fetchone() != (0,))
             os.kill(process.pid, signal.SIGKILL)
             process.wait(10)
             client.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
 from collections import Counter
 
 import asyncpg
@@ -14,6 +13,7 @@ import pytest
 from oar_proxy.fetch import CHUNK_ROWS
 from oar_proxy.settings import HubSettings, Limits, Listen, OwnerSettings, Settings
 from psycopg import errors
+from waits import eventually
 
 ROWS = 70_000
 PAD = "." * 40
@@ -99,13 +99,6 @@ def recorded(client):
     latest = "SELECT ask, sqlstate FROM oar.asks ORDER BY at DESC LIMIT 1"
     ask, outcome = client.execute(latest).fetchone()
     return client.execute(STEPS, (ask,)).fetchall(), outcome
-
-
-def eventually(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.02)
 
 
 class ExtendedCursor(psycopg.Cursor):

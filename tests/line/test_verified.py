@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 from oar_proxy.settings import DrafterSettings
+from waits import eventually
 
 HEAD = "version: 1\nreviewer: Anna\nreviewed: 2026-11-30\ncatalog: 0123456789abcdef\n"
 PAIRS = """\
@@ -71,13 +72,6 @@ def person(served):
     connection = served[0]
     yield connection
     connection.execute("RESET ALL; DISCARD TEMP")
-
-
-def eventually(happens):
-    deadline = time.monotonic() + 30
-    while not (seen := happens()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return seen
 
 
 @contextmanager

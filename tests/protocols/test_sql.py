@@ -26,6 +26,7 @@ from oar_proxy.settings import (
     QuestionSettings,
     Settings,
 )
+from waits import eventually, once
 
 KEY = "recD078PnS3x2doBe"
 ASK = "What is the amount of the funds that the Vice President received?"
@@ -750,13 +751,19 @@ def refused_at_once(connection, statement, options):
 SLOW = "SELECT count(*) FROM income, generate_series(1, 1000000000)"
 
 
-@pytest.mark.parametrize("reply", [Reply(hold=True), {"owner": "treasury", "sql": SLOW}])
+ASKS_SLOW = {"owner": "treasury", "sql": SLOW}
+
+
+@pytest.mark.parametrize("reply", [Reply(hold=True), ASKS_SLOW])
 def test_statement_timeout_counts_for_the_model_and_the_owners(clients, person, reply):
     clients.scripts["planner"] = lambda _: reply
     person.execute("SET statement_timeout = '300ms'")
     error = refused(person, f"SELECT * FROM oar_ask('{ASK}')")
     assert error.sqlstate == "57014"
-    assert error.diag.message_primary == "canceling statement: relay did not end within 0.3 s"
+    told = ["canceling statement: relay did not end within 0.3 s"]
+    if reply == ASKS_SLOW:  # the hub has a clock of its own, and may look first
+        told.append("canceling statement due to statement timeout")
+    assert error.diag.message_primary in told
     assert clients.recorded("SELECT sqlstate FROM oar.asks ORDER BY at DESC LIMIT 1") == [
         ("57014",)
     ]
@@ -772,7 +779,6 @@ def test_a_cancelled_question_stops_what_was_sent(clients, person, owner_urls, w
         else "AND wait_event = 'relation'"
     )
     running = f"SELECT count(*) FROM pg_stat_activity WHERE state = 'active' {waits}"
-    reached = []
     with (
         psycopg.connect(owner_urls[2]) as locked,
         psycopg.connect(clients.hub, autocommit=True) as server,
@@ -783,27 +789,11 @@ def test_a_cancelled_question_stops_what_was_sent(clients, person, owner_urls, w
         def active():
             return server.execute(running).fetchone()[0]
 
-        def cancel():
-            reached.append(eventually(active))
-            person.cancel_safe()
-
-        canceller = threading.Thread(target=cancel)
-        canceller.start()
-        error = refused_at_once(person, f"SELECT * FROM oar_ask('{ASK}')", {})
-        canceller.join()
-        assert reached == [True]
+        with once(active, person.cancel_safe):
+            error = refused_at_once(person, f"SELECT * FROM oar_ask('{ASK}')", {})
         assert isinstance(error, psycopg.errors.QueryCanceled)
         assert rows(person, "SELECT 1") == [(1,)]
         assert eventually(lambda: not active())
-
-
-def eventually(happened):
-    """Tell whether something has happened within some seconds."""
-    for _ in range(1000):
-        if happened():
-            return True
-        threading.Event().wait(0.01)
-    return False
 
 
 # --- explaining -----------------------------------------------------------------------------

@@ -324,6 +324,26 @@ def directly(hub, published):
 
 
 @pytest.fixture
+def admin(hub):
+    with psycopg.connect(hub.conninfo, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def executes(admin):
+    """Tell whether the hub executes a statement that looks so for the session of a pid."""
+
+    def look(pid, like="%pg_sleep%"):
+        query = (
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE pid = %s AND state = 'active' AND query LIKE %s"
+        )
+        return admin.execute(query, (pid, like)).fetchone() == (1,)
+
+    return look
+
+
+@pytest.fixture
 def connect_raw():
     with contextlib.ExitStack() as stack:
 

@@ -127,12 +127,6 @@ def asked(served, monkeypatch):
 
 
 @pytest.fixture
-def admin(hub):
-    with psycopg.connect(hub.conninfo, autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
 def user(admin, published):
     """A user of the test's own: its name, password and database."""
     name = f"bob_{secrets.token_hex(4)}"

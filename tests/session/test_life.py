@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import struct
 import threading
-import time
 
 import psycopg
 import pytest
 import structlog
 from frames import SYNC, comparable, query, run, with_table
 from oar_proxy.wire import messages
+from waits import eventually, once
 
 ALL = "SELECT * FROM pub.orders ORDER BY id"
-
-
-def eventually(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.01)
 
 
 # --- startup --------------------------------------------------------------------------------------
@@ -243,43 +237,40 @@ def test_the_hubs_timers_end_a_statement(client, admin, setting, statement, sqls
     assert len(client.execute(ALL).fetchall()) == 5
 
 
-@pytest.fixture
-def admin(hub):
-    with psycopg.connect(hub.conninfo, autocommit=True) as connection:
-        yield connection
-
-
 # --- cancellation ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "statement", ["COPY mine FROM STDIN", "COPY (SELECT pg_sleep(60) FROM pub.orders) TO STDOUT"]
 )
-def test_a_copy_can_be_cancelled(client, statement):
+def test_a_copy_can_be_cancelled(client, executes, statement):
     client.execute("CREATE TEMP TABLE mine (id int)")
-    canceller = threading.Timer(0.3, client.cancel_safe)
-    canceller.start()
+    cancelled = threading.Event()
+
+    def cancel():
+        client.cancel_safe()
+        cancelled.set()
 
     def run():
         with client.cursor().copy(statement) as copy:
             if statement.endswith("STDIN"):
                 copy.write(b"1\n")
-                canceller.join()
+                assert cancelled.wait(60)
             else:
                 list(copy)
 
-    with pytest.raises(psycopg.errors.QueryCanceled):
+    under_way = functools.partial(executes, client.info.backend_pid, f"COPY%{statement[-9:]}")
+    with once(under_way, cancel), pytest.raises(psycopg.errors.QueryCanceled):
         run()
-    canceller.join()
     assert len(client.execute(ALL).fetchall()) == 5
 
 
-def test_the_socket_of_a_cancellation_is_closed_when_it_is_delivered(client, raw, door):
+def test_the_socket_of_a_cancellation_is_closed_when_it_is_delivered(raw, executes, door):
     """Clients wait for that, and what they ask next must not be hit."""
     _, secret = door.run(_key_of(door, raw.key))
     for _ in range(10):
         raw.send(messages.encode_query(b"SELECT pg_sleep(60)"))
-        time.sleep(0.05)
+        eventually(lambda: executes(raw.key))
         with socket.create_connection(("127.0.0.1", door.port)) as canceller:
             canceller.settimeout(20)
             request = struct.pack("!IHHI", 12 + len(secret), 1234, 5678, raw.key) + secret

@@ -13,6 +13,7 @@ from oar_proxy.federation import Copied
 from oar_proxy.wire import messages
 from psycopg import errors
 from psycopg.pq import TransactionStatus
+from waits import eventually
 
 STATEMENT = "SELECT id, name FROM pub.passing"
 CHUNKS = [range(3), range(3, 4), range(4, 9)]
@@ -36,13 +37,6 @@ def chunks(federation):
     federation.copied = COPIES[""]
     federation.passing = None
     return federation
-
-
-def eventually(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.01)
 
 
 @BOTH

@@ -11,12 +11,15 @@ import struct
 import subprocess
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
 from oar_proxy.wire import messages
+from waits import eventually, once
 
 ROWS = [(number, f"name {number}") for number in range(1, 6)]
 ALL = "SELECT * FROM pub.orders ORDER BY id"
@@ -60,6 +63,14 @@ def fatal(received):
     return fields["C"].decode(), fields["M"].decode()
 
 
+@contextmanager
+def sleeping_cancelled(client, executes):
+    """Cancel the ``pg_sleep`` that the block executes."""
+    under_way = partial(executes, client.info.backend_pid)
+    with once(under_way, client.cancel_safe), pytest.raises(psycopg.errors.QueryCanceled):
+        yield
+
+
 @pytest.fixture
 def dial(door):
     """Open a bare connection to the front door."""
@@ -83,12 +94,6 @@ def dial(door):
     yield make
     for connection in opened:
         connection.close()
-
-
-@pytest.fixture
-def admin(hub):
-    with psycopg.connect(hub.conninfo, autocommit=True) as connection:
-        yield connection
 
 
 @pytest.fixture(scope="module")
@@ -180,11 +185,9 @@ class TestStartup:
     @pytest.mark.parametrize("version", ["3.0", "3.2", "latest"])
     def test_protocol_versions_and_their_keys(self, where, federation, version):
         with psycopg.connect(**where, autocommit=True, max_protocol_version=version) as client:
-            canceller = threading.Timer(0.3, client.cancel_safe)
-            canceller.start()
-            with pytest.raises(psycopg.errors.QueryCanceled):
+            slow = lambda: ("begun", "slow") in federation.events  # noqa: E731
+            with once(slow, client.cancel_safe), pytest.raises(psycopg.errors.QueryCanceled):
                 client.execute("SELECT * FROM pub.slow")
-            canceller.join()
             assert client.execute(ALL).fetchall() == ROWS
 
     def test_an_unknown_minor_version_is_negotiated_by_the_hub(self, dial, published):
@@ -230,7 +233,7 @@ class TestStartup:
 class TestTls:
     @pytest.mark.parametrize("negotiation", ["postgres", "direct"])
     @pytest.mark.parametrize("version", ["3.0", "3.2"])
-    def test_a_session_over_tls(self, where, tls_door, certificate, negotiation, version):
+    def test_a_session_over_tls(self, where, tls_door, executes, certificate, negotiation, version):
         with psycopg.connect(
             **{**where, "port": tls_door.port},
             sslmode="verify-ca" if negotiation == "postgres" else "verify-full",
@@ -241,11 +244,8 @@ class TestTls:
         ) as client:
             assert client.pgconn.ssl_in_use
             assert client.execute(ALL).fetchall() == ROWS
-            canceller = threading.Timer(0.3, client.cancel_safe)
-            canceller.start()
-            with pytest.raises(psycopg.errors.QueryCanceled):
+            with sleeping_cancelled(client, executes):
                 client.execute("SELECT pg_sleep(60)")
-            canceller.join()
             assert client.execute("SELECT repeat('x', 3000000)").fetchone() == ("x" * 3_000_000,)
 
     def test_clear_text_still_works_where_the_client_wants_it(self, where, tls_door):
@@ -310,11 +310,9 @@ class TestLimits:
             with pytest.raises(psycopg.OperationalError, match="too many clients") as caught:
                 psycopg.connect(**where)
             assert "limit: listen.max_clients, 2" in str(caught.value)
-            canceller = threading.Timer(0.3, first.cancel_safe)
-            canceller.start()
-            with pytest.raises(psycopg.errors.QueryCanceled):
+            slow = lambda: ("begun", "slow") in small.federation.events  # noqa: E731
+            with once(slow, first.cancel_safe), pytest.raises(psycopg.errors.QueryCanceled):
                 first.execute("SELECT * FROM pub.slow")
-            canceller.join()
             assert second.execute("SELECT 1").fetchone() == (1,)
             second.close()
             assert fatal(read_all(silent))[0] == "57014"
@@ -323,7 +321,7 @@ class TestLimits:
 
     @pytest.mark.parametrize("sent", ["nothing", "half a packet", "no password"])
     def test_whoever_says_nothing_keeps_nobody_out(
-        self, open_door, where, published, dial, federation, sent
+        self, open_door, where, published, dial, executes, sent
     ):
         """Neither clients nor cancellations, however many there are of them."""
         door = open_door(max_unauthenticated=4, startup_timeout=60)
@@ -347,11 +345,8 @@ class TestLimits:
                 "sorry, too many connections are being opened",
             )
             fill()
-            canceller = threading.Timer(0.1, client.cancel_safe)
-            canceller.start()
-            with pytest.raises(psycopg.errors.QueryCanceled):
+            with sleeping_cancelled(client, executes):
                 client.execute("SELECT pg_sleep(60)")
-            canceller.join()
 
     def test_a_rush_of_clients_is_let_in_one_after_another(self, open_door, where):
         door = open_door(max_unauthenticated=2)
@@ -476,12 +471,10 @@ class TestStopping:
 
         worker = threading.Thread(target=work)
         worker.start()
-        while not door.federation.events:
-            time.sleep(0.01)
+        eventually(lambda: door.federation.events)
         stopper = threading.Thread(target=door.stop)
         stopper.start()
-        while len(door.door._sessions) > 1:
-            time.sleep(0.01)
+        eventually(lambda: len(door.door._sessions) == 1)
         for connection in (idle, in_transaction):
             with pytest.raises(psycopg.errors.AdminShutdown):
                 connection.execute("SELECT 1")
@@ -496,7 +489,7 @@ class TestStopping:
         with pytest.raises(psycopg.OperationalError):
             busy.execute("SELECT 1")
 
-    def test_cut_off_after_the_timeout(self, open_door, where, published, dial, directly):
+    def test_cut_off_after_the_timeout(self, open_door, where, executes, dial, directly):
         door = open_door(shutdown_timeout=0.3)
         where = {**where, "port": door.port}
         clients = [psycopg.connect(**where, autocommit=True) for _ in range(2)]
@@ -516,9 +509,8 @@ class TestStopping:
         ]
         for worker in workers:
             worker.start()
-        while not door.federation.events:
-            time.sleep(0.01)
-        time.sleep(0.2)
+        eventually(lambda: ("begun", "slow") in door.federation.events)
+        eventually(lambda: executes(clients[1].info.backend_pid))
         door.stop()
         for worker in workers:
             worker.join()
@@ -528,10 +520,7 @@ class TestStopping:
         pids = [client.info.backend_pid for client in clients]
         with psycopg.connect(**directly, autocommit=True) as hub:
             alive = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)"
-            deadline = time.monotonic() + 10
-            while hub.execute(alive, (pids,)).fetchone() != (0,):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            eventually(lambda: hub.execute(alive, (pids,)).fetchone() == (0,))
 
 
 def test_psql(where):
@@ -554,17 +543,14 @@ def test_psql(where):
     assert lines[-2:] == ["1", "5"]
 
 
-def test_a_hub_over_tcp(door, where, federation, published, hub, door_class):
+def test_a_hub_over_tcp(door, where, executes, hub, door_class):
     """The hub may be another machine's: here it is the other front door, which looks like one."""
     outer = door_class(hub, hub_address={"host": "127.0.0.1", "port": door.port})
     try:
         with psycopg.connect(**{**where, "port": outer.port}, autocommit=True) as client:
             for prepare in (False, True):
                 assert client.execute(ALL, prepare=prepare).fetchall() == ROWS
-            canceller = threading.Timer(0.3, client.cancel_safe)
-            canceller.start()
-            with pytest.raises(psycopg.errors.QueryCanceled):
+            with sleeping_cancelled(client, executes):
                 client.execute("SELECT pg_sleep(60)")
-            canceller.join()
     finally:
         outer.close()

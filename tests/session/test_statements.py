@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from functools import partial
 
 import asyncpg
 import psycopg
@@ -12,6 +13,7 @@ import pytest
 import structlog
 from psycopg import errors
 from psycopg.pq import TransactionStatus
+from waits import eventually, once
 
 ROWS = [(number, f"name {number}") for number in range(1, 6)]
 ALL = "SELECT * FROM pub.orders ORDER BY id"
@@ -26,14 +28,6 @@ class ExtendedCursor(psycopg.Cursor):
 
 BOTH = pytest.mark.parametrize("cursor_class", [ExtendedCursor, psycopg.ClientCursor])
 """The extended and the simple protocol."""
-
-
-def eventually(condition):
-    """Wait for what another thread does."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.01)
 
 
 @BOTH
@@ -284,13 +278,14 @@ def test_cancel_during_a_federated_statement(client, federation, cursor_class, i
 
 
 @BOTH
-def test_cancel_what_the_hub_executes(client, cursor_class):
+def test_cancel_what_the_hub_executes(client, executes, cursor_class):
+    under_way = partial(executes, client.info.backend_pid)
     for statement in ("SELECT pg_sleep(60)", "SELECT count(pg_sleep(id * 10)) FROM pub.orders"):
-        canceller = threading.Timer(0.3, client.cancel_safe)
-        canceller.start()
-        with pytest.raises(errors.QueryCanceled, match="due to user request"):
+        with (
+            once(under_way, client.cancel_safe),
+            pytest.raises(errors.QueryCanceled, match="due to user request"),
+        ):
             cursor_class(client).execute(statement)
-        canceller.join()
         assert client.execute("SELECT 1").fetchone() == (1,)
 
 
@@ -358,15 +353,13 @@ async def _cancel(port, pid, secret):
     writer.close()
 
 
-def test_cancel_and_terminate_by_sql(client, where):
+def test_cancel_and_terminate_by_sql(client, executes, where):
     pid = client.info.backend_pid
     assert client.execute("SELECT pg_backend_pid()").fetchone() == (pid,)
     with psycopg.connect(**where, autocommit=True) as other:
-        canceller = threading.Timer(0.3, other.execute, ("SELECT pg_cancel_backend(%s)", (pid,)))
-        canceller.start()
-        with pytest.raises(errors.QueryCanceled):
+        cancel = partial(other.execute, "SELECT pg_cancel_backend(%s)", (pid,))
+        with once(partial(executes, pid), cancel), pytest.raises(errors.QueryCanceled):
             client.execute("SELECT pg_sleep(60)")
-        canceller.join()
         other.execute("SELECT pg_terminate_backend(%s)", (pid,))
         # 57P01, unless the statement meets the closed socket first: as at PostgreSQL itself.
         with pytest.raises(psycopg.OperationalError):
@@ -398,12 +391,11 @@ def test_a_client_that_leaves_cancels_its_statement(where, federation, raw, door
     eventually(lambda: not door.door._sessions)
 
 
-def test_a_client_that_leaves_stops_the_hub(raw, client):
+def test_a_client_that_leaves_stops_the_hub(raw, executes, client):
     from oar_proxy.wire import messages
 
     raw.send(messages.encode_query(b"SELECT pg_sleep(60)"))
-    running = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND state = 'active'"
-    eventually(lambda: client.execute(running, (raw.key,)).fetchone() == (1,))
+    eventually(lambda: executes(raw.key))
     raw.close()
     gone = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
     eventually(lambda: client.execute(gone, (raw.key,)).fetchone() == (0,))
