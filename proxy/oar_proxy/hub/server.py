@@ -68,6 +68,10 @@ _LOOK_SECONDS: Final = 0.5
 _AGAIN_SECONDS: Final = 5.0
 """Between two attempts to start one that does not start."""
 
+_ACCOUNT_TRIES: Final = 5
+_ACCOUNT_SECONDS: Final = 0.2
+"""Between two attempts: meanwhile another program may hold the lock of /etc/passwd."""
+
 _ORPHAN_SECONDS: Final = 5
 """What the backends of a killed server get to end by themselves."""
 
@@ -585,11 +589,14 @@ def _create_account() -> pwd.struct_passwd:
         path = shutil.which(program, path="/usr/sbin:/sbin:/usr/bin:/bin")
         if path is None:
             continue
-        made = subprocess.run(  # noqa: S603 - a fixed program and fixed arguments
-            [path, *arguments, SERVER_ACCOUNT], capture_output=True, check=False
-        )
-        if made.returncode == 0:
-            return pwd.getpwnam(SERVER_ACCOUNT)
+        for _ in range(_ACCOUNT_TRIES):
+            subprocess.run(  # noqa: S603 - a fixed program and fixed arguments
+                [path, *arguments, SERVER_ACCOUNT], capture_output=True, check=False
+            )
+            # Whoever made it: two proxies that start together both try.
+            with contextlib.suppress(KeyError):
+                return pwd.getpwnam(SERVER_ACCOUNT)
+            time.sleep(_ACCOUNT_SECONDS)
     raise HubError(
         f"PostgreSQL does not run as root, and OS user {SERVER_ACCOUNT} could not be created",
         hint=f"create a system user {SERVER_ACCOUNT}, run oar as an ordinary user, or set hub.dsn",
