@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from oar_proxy.draft import Draft, DraftStage, Failure, Question
 from oar_proxy.drafters.model import ChatModel, ModelDrafter, parse_reply
 from oar_proxy.errors import DrafterUnavailable, NoValidDraft, OarError
 from oar_proxy.settings import DrafterSettings
+from waits import until
 
 ORDERS = Table(
     "orders",
@@ -269,6 +272,33 @@ def test_cancelling_leaves_at_once_and_the_next_call_works():
 
     with serving(in_order(held, answer(SQL))) as server:
         assert asyncio.run(run(server)).sql == SQL
+
+
+def test_a_call_that_is_cancelled_while_it_is_prepared_is_not_complained_about(
+    monkeypatch,
+):
+    import litellm
+
+    prepare, preparing, go_on = litellm.main.completion, threading.Event(), threading.Event()
+
+    def slowly(*arguments: Any, **named: Any) -> Any:
+        preparing.set()
+        assert go_on.wait(60)
+        return prepare(*arguments, **named)
+
+    async def cancel(server: ModelServer) -> None:
+        asking = asyncio.create_task(drafter(server).propose(QUESTION, CATALOG, ()))
+        await until(preparing.is_set)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        go_on.set()
+
+    monkeypatch.setattr(litellm.main, "completion", slowly)
+    with serving(in_order(answer(SQL))) as server:
+        asyncio.run(cancel(server))
+    gc.collect()
+    assert server.received == []
 
 
 def test_the_stage_repairs_with_the_hubs_message_over_http():

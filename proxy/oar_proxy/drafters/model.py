@@ -13,6 +13,7 @@ import os
 import random
 import re
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -271,6 +272,10 @@ def _import_litellm() -> Any:
     # Its log lines can quote a prompt, and the question is in that; errors reach us as exceptions.
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    # It prepares calls in a thread: one that is cancelled meanwhile is prepared, and never made.
+    warnings.filterwarnings(
+        "ignore", r"coroutine '.*\.acompletion' was never awaited", RuntimeWarning
+    )
     return litellm
 
 
