@@ -47,11 +47,24 @@ def summed(rows):
     return f"{count} rows, {sums}"
 
 
-def later(cancel):
-    """Call something in another thread, once a statement begun now will be under way."""
+def sleeps(*server):
+    """Tell whether the slow statement is under way there, as psql is told where."""
+    running = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND state = 'active' AND pid <> pg_backend_pid() AND query LIKE '%pg_sleep%'"
+    )
+    asked = ["psql", "-XAtc", running, *server]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    return told.strip() != "0"
+
+
+def later(cancel, *server):
+    """Call something in another thread, once the slow statement is under way there."""
 
     def wait():
-        time.sleep(1.5)
+        deadline = time.monotonic() + 60
+        while not sleeps(*server) and time.monotonic() < deadline:
+            time.sleep(0.1)
         cancel()
 
     thread = threading.Thread(target=wait)
@@ -61,14 +74,8 @@ def later(cancel):
 
 def interrupt(process):
     """Press Ctrl-C in a program once its slow statement is under way."""
-    running = (
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-        " AND state = 'active' AND pid <> pg_backend_pid() AND query LIKE '%pg_sleep%'"
-    )
-    asked = ["psql", "-XAtc", running]
     while process.poll() is None:
-        told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-        if told.strip() != "0":
+        if sleeps():
             process.send_signal(signal.SIGINT)
             break
         time.sleep(0.1)

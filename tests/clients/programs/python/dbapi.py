@@ -28,6 +28,9 @@ class Driver:
     cancels what runs; ``connect`` and ``introspect``.
     """
 
+    executes = ()
+    """Where statements are executed, where that is not the server; as psql is told."""
+
     def __init__(self, connection):
         self.connection = connection
 
@@ -80,7 +83,7 @@ class Driver:
     def cancel(self):
         self.connection.rollback()
         self.connection.autocommit = False
-        thread = later(self.stop)
+        thread = later(self.stop, *self.executes)
         seen = self.fails(SLOW)
         thread.join()
         self.connection.rollback()

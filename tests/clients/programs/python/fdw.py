@@ -6,6 +6,7 @@ import os
 
 import psycopg
 from common import DATABASE, SERVER, told
+from psycopg.conninfo import make_conninfo
 from psycopg3 import Psycopg
 
 
@@ -16,7 +17,8 @@ def connected():
     with psycopg.connect(os.environ["ADMIN"], autocommit=True) as admin:
         admin.execute(f"DROP DATABASE IF EXISTS {name}")
         admin.execute(f"CREATE DATABASE {name}")
-    connection = psycopg.connect(os.environ["ADMIN"], dbname=name, autocommit=True)
+    here = make_conninfo(os.environ["ADMIN"], dbname=name)
+    connection = psycopg.connect(here, autocommit=True)
     server = f"host '{SERVER['host']}', port '{SERVER['port']}', dbname '{DATABASE}'"
     login = f"user '{SERVER['user']}', password '{SERVER['password']}'"
     connection.execute(
@@ -28,10 +30,14 @@ def connected():
     for schema in ("shop", "fleet"):
         connection.execute(f"CREATE SCHEMA {schema}")
         connection.execute(f"IMPORT FOREIGN SCHEMA {schema} FROM SERVER oar INTO {schema}")
-    return connection
+    return connection, here
 
 
 class Foreign(Psycopg):
+    def __init__(self, connection, here):
+        super().__init__(connection)
+        self.executes = (here,)
+
     def connect(self):
         return self.ask("SELECT server_name, valid FROM postgres_fdw_get_connections()")
 
@@ -43,4 +49,4 @@ class Foreign(Psycopg):
         return told(self.ask(statement))
 
 
-Foreign(connected()).run()
+Foreign(*connected()).run()
