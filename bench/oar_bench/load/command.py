@@ -14,13 +14,16 @@ from oar_bench.work import work_directory
 
 if TYPE_CHECKING:
     from oar_bench.load.run import Outcome, Plan
-    from oar_bench.load.traffic import Tally
+    from oar_bench.load.traffic import Figures, Tally
 
 _PARTS = (0.5, 0.99, 1)
 
 IdleOption = Annotated[int, typer.Option("--idle", min=0, help="Clients that connect and wait.")]
 BusyOption = Annotated[
     int, typer.Option("--busy", min=2, help="Clients that ask; a tenth share an owner with faults.")
+]
+ThinkOption = Annotated[
+    float, typer.Option("--think", min=0, help="Seconds between a busy client's statements.")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="What statements are drawn from.")]
 
@@ -38,6 +41,7 @@ def load_command(
     patience: Annotated[
         float, typer.Option("--patience", min=1, help="Seconds that others are kept waiting.")
     ] = 6,
+    think: ThinkOption = 2,
     seed: SeedOption = 1,
     json_only: JsonOption = False,
 ) -> None:
@@ -48,7 +52,7 @@ def load_command(
     unknown = set(fault or ()) - FAULTS.keys()
     if unknown:
         refuse(f"there is no fault {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
-    plan = Plan(idle, busy, seconds, seed, tuple(fault or FAULTS), patience)
+    plan = Plan(idle, busy, seconds, seed, tuple(fault or FAULTS), patience, think)
     outcome, result = _measure(plan)
     finish(
         _statements(outcome),
@@ -67,6 +71,7 @@ def soak_command(
     minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="How long.")] = 10,
     idle: IdleOption = 100,
     busy: BusyOption = 50,
+    think: ThinkOption = 0,
     seed: SeedOption = 1,
     json_only: JsonOption = False,
 ) -> None:
@@ -74,7 +79,7 @@ def soak_command(
     from oar_bench.load.run import Plan
     from oar_bench.load.watch import curve
 
-    outcome, result = _measure(Plan(idle, busy, minutes * 60, seed))
+    outcome, result = _measure(Plan(idle, busy, minutes * 60, seed, think=think))
     grown = curve(outcome.samples)
     result["memory"] |= grown
     table = Table("", *grown, title="the proxy's memory, after a tenth of the time and at the end")
@@ -108,26 +113,28 @@ def _measure(plan: Plan) -> tuple[Outcome, dict[str, Any]]:
     return outcome, {
         "idle": plan.idle,
         "busy": plan.busy,
+        "think": plan.think,
         "seed": plan.seed,
         "seconds": round(time.monotonic() - began, 1),
         "statements": {
             name: {
                 who: {
-                    "answers": tally.count,
-                    "errors": dict(tally.errors),
-                    "median_ms": round(tally.percentile(0.5), 1),
-                    "p99_ms": round(tally.percentile(0.99), 1),
+                    "answers": len(figures.seconds),
+                    "errors": dict(figures.errors),
+                    "median_ms": round(figures.percentile(0.5), 1),
+                    "p99_ms": round(figures.percentile(0.99), 1),
                 }
-                for who, tally in took.items()
+                for who, figures in _who(name, tally)
             }
-            for name, took in outcome.tallies.items()
+            for name, tally in outcome.tallies.items()
         },
         "kinds": {
-            kind: [round(tally.percentile(part, kind), 1) for part in _PARTS]
-            for kind, tally in _kinds(outcome)
+            kind: [round(figures.percentile(part), 1) for part in _PARTS]
+            for kind, figures in _kinds(outcome)
         },
         "memory": {name: asdict(sample) for name, sample in outcome.looks.items()},
         "refused_seconds": round(outcome.refused_seconds, 3),
+        "notes": outcome.notes,
         "faults": len(outcome.faults),
     }
 
@@ -139,31 +146,35 @@ def _tell(what: str) -> None:
 
 def _statements(outcome: Outcome) -> Table:
     table = Table("fault", "who", "answers", "errors", "median, ms", "p99, ms", "longest, ms")
-    for name, took in outcome.tallies.items():
-        for who, tally in took.items():
-            errors = ", ".join(f"{state}: {count}" for state, count in tally.errors.items())
-            table.add_row(
-                name,
-                who,
-                f"{tally.count:,}",
-                errors or "0",
-                f"{tally.percentile(0.5):,.0f}",
-                f"{tally.percentile(0.99):,.0f}",
-                f"{tally.percentile(1):,.0f}",
-            )
+    for name, tally in outcome.tallies.items():
+        for who, figures in _who(name, tally):
+            errors = ", ".join(f"{state}: {count}" for state, count in figures.errors.items())
+            times = (f"{figures.percentile(part):,.0f}" for part in _PARTS)
+            table.add_row(name, who, f"{len(figures.seconds):,}", errors or "0", *times)
     return table
 
 
-def _kinds(outcome: Outcome) -> list[tuple[str, Tally]]:
+def _who(name: str, tally: Tally) -> list[tuple[str, Figures]]:
+    """Return what became of the statements that a fault concerns, and of those of bystanders."""
+    from oar_bench.load.faults import FAULTS
+    from oar_bench.load.traffic import KINDS
+
+    concerned = FAULTS[name].concerned if name in FAULTS else frozenset()
+    both = {"concerned": concerned, "bystanders": KINDS.keys() - concerned}
+    return [(who, tally.of(kinds)) for who, kinds in both.items() if kinds]
+
+
+def _kinds(outcome: Outcome) -> list[tuple[str, Figures]]:
     """Return the kinds of statements that were asked while nothing happened."""
-    return [(kind, t) for t in outcome.tallies["none"].values() for kind in sorted(t.seconds)]
+    tally = outcome.tallies["none"]
+    return [(kind, tally.of([kind])) for kind in sorted(tally.seconds)]
 
 
 def _kinds_table(outcome: Outcome) -> Table:
     table = Table("while nothing happens", "answers", "median, ms", "p99, ms", "longest, ms")
-    for kind, tally in _kinds(outcome):
-        times = (f"{tally.percentile(part, kind):,.0f}" for part in _PARTS)
-        table.add_row(kind, f"{len(tally.seconds[kind]):,}", *times)
+    for kind, figures in _kinds(outcome):
+        times = (f"{figures.percentile(part):,.0f}" for part in _PARTS)
+        table.add_row(kind, f"{len(figures.seconds):,}", *times)
     return table
 
 

@@ -25,13 +25,13 @@ _TICK: Final = 0.02
 
 
 class Model:
-    """``delay`` is in seconds; ``asked`` and ``left`` count requests, and those broken off."""
+    """``delay`` is in seconds; ``left`` counts requests that were broken off."""
 
     def __init__(self) -> None:
         self.delay = 0.0
-        self.asked = 0
         self.left = 0
-        self.waiting = 0
+        self.thinking: set[tuple[str, ...]] = set()
+        """Promo and amount of the questions that it takes its time for."""
         self._lock = threading.Lock()
         self._over = threading.Event()
         model = self
@@ -43,8 +43,9 @@ class Model:
                 length = int(self.headers["content-length"])
                 chat = json.loads(self.rfile.read(length))
                 found = _ASKED.search(chat["messages"][1]["content"])
-                sql = _DRAFT.format(*found.groups()) if found else ""
-                if not model.wait(self):
+                asked = found.groups() if found else ()
+                sql = _DRAFT.format(*asked) if found else ""
+                if not model.think(self, asked):
                     self.close_connection = True
                     return
                 content = json.dumps({"sql": sql, "reason": ""})
@@ -91,11 +92,10 @@ class Model:
         with self._lock:
             self.left += 1
 
-    def wait(self, handler: BaseHTTPRequestHandler) -> bool:
+    def think(self, handler: BaseHTTPRequestHandler, asked: tuple[str, ...]) -> bool:
         """Take the time; False: the client has gone meanwhile."""
         with self._lock:
-            self.asked += 1
-            self.waiting += 1
+            self.thinking.add(asked)
         try:
             until = time.monotonic() + self.delay
             while time.monotonic() < until:
@@ -107,7 +107,7 @@ class Model:
             return True
         finally:
             with self._lock:
-                self.waiting -= 1
+                self.thinking.discard(asked)
 
     @staticmethod
     def _gone(handler: BaseHTTPRequestHandler) -> bool:

@@ -14,20 +14,17 @@ from typing import Final
 import psycopg
 
 from oar_bench.load import traffic
-from oar_bench.load.faults import FAULTS, hub_killed
-from oar_bench.load.traffic import OTHERS, Clients, Idle, Tally
+from oar_bench.load.faults import FAULTS, HUB_KILLED
+from oar_bench.load.traffic import KINDS, THREE, Allowed, Clients, Idle, Tally
 from oar_bench.load.watch import Sample, Watch
-from oar_bench.load.world import World, world
+from oar_bench.load.world import POOLS, World, world
 
 SPARE: Final = 60
 """Connections beside the clients': those of faults."""
 
-BETWEEN: Final = 0.5
-"""Seconds of quiet between two faults."""
-
-DESCRIPTORS: Final = 40
-"""More of them than before the clients came may be left: connections to owners and to the hub that
-are kept for the next statement."""
+DESCRIPTORS: Final = sum(POOLS.values())
+"""More of them than before the clients came may be left: connections to owners, which are kept for
+the next statement."""
 
 _SHOWN: Final = 5
 """Faults of one kind that are told, before they are only counted."""
@@ -44,14 +41,16 @@ class Plan:
     faults: Sequence[str] = ()
     patience: float = 6.0
     """See :class:`World`."""
+    think: float = 0.0
+    """Seconds between two statements of a client, on average."""
 
 
 @dataclass
 class Outcome:
     """What was done and found. ``faults`` are lines for people; none means that all held."""
 
-    tallies: dict[str, dict[str, Tally]] = field(default_factory=dict)
-    """By what happened, then by who asked."""
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    """By what happened."""
     looks: dict[str, Sample] = field(default_factory=dict)
     """``start``, with the ``idle`` clients, at the ``end``, and the ``peak`` of each."""
     samples: list[Sample] = field(default_factory=list)
@@ -71,6 +70,9 @@ def measure(directory: Path, plan: Plan, report: Callable[[str], None]) -> Outco
         run = _Run(made, plan, report)
         asyncio.run(run.run())
         run.outcome.notes += made.notes
+        if made.cancels:
+            longest = max(made.cancels)
+            run.outcome.notes.append(f"the longest of {len(made.cancels)} cancels: {longest:.2f} s")
         return run.outcome
 
 
@@ -82,15 +84,14 @@ class _Run:
         self._plan = plan
         self._watch = Watch(made.proxy)
         self._idle = Idle(made.proxy)
-        sharing = max(plan.busy // 10, 1)
-        kinds = OTHERS if made.crm is None else {**OTHERS, "three owners": traffic.three}
-        self._others = Clients(made.proxy, plan.busy - sharing, kinds, seed=plan.seed)
-        self._sharers = Clients(
+        kinds = [kind for kind in KINDS if kind != THREE or made.crm is not None]
+        self._clients = Clients(
             made.proxy,
-            sharing,
-            {"shared owner": traffic.at_fleet},
+            plan.busy,
+            kinds,
+            think=plan.think,
             timeout=plan.patience,
-            seed=plan.seed + 1,
+            seed=plan.seed,
         )
 
     async def run(self) -> None:
@@ -101,16 +102,14 @@ class _Run:
         self.outcome.looks["idle"] = self._watch.look()
         watching = asyncio.create_task(self._watch.watch())
         try:
-            await self._others.start()
-            await self._sharers.start()
+            await self._clients.start()
             self._report("nothing happens")
             await asyncio.sleep(self._plan.seconds)
             self._take("none")
             for name in self._plan.faults:
                 await self._one(name)
         finally:
-            await self._others.stop()
-            await self._sharers.stop()
+            await self._clients.stop()
             watching.cancel()
             with suppress(asyncio.CancelledError):
                 await watching
@@ -127,31 +126,28 @@ class _Run:
         """Ask all there is, so that what is kept for ever is there before memory is looked at."""
         draw = random.Random(0)  # noqa: S311 - no secret
         connection = await traffic.connect(self._world.proxy)
-        kinds = [*OTHERS.values(), traffic.at_fleet]
-        if self._world.crm is not None:
-            kinds.append(traffic.three)
-        for ask in kinds:
-            await ask(connection, draw)
+        for kind in self._clients.kinds:
+            await KINDS[kind](connection, draw)
         await connection.close()
 
     async def _one(self, name: str) -> None:
         fault = FAULTS[name]
         self._report(name)
-        found = await fault(self._world, self._sharers, self._others)
+        self._clients.allowed = Allowed(fault.concerned, fault.told)
+        found = await fault.does(self._world, self._clients)
+        if not await self._clients.settled():
+            found.append("not every client has had an answer a minute after")
+        self._clients.allowed = Allowed()
         self.outcome.faults += [f"{name}: {each}" for each in found]
-        if fault is hub_killed:
+        if fault is FAULTS[HUB_KILLED]:
             await self._idle.again()
-        await asyncio.sleep(BETWEEN)
         self._take(name)
 
     def _take(self, name: str) -> None:
-        took = {"sharers": self._sharers.take(), "bystanders": self._others.take()}
-        self.outcome.tallies[name] = took
-        for who, tally in took.items():
-            told = [f"{name}: {who}: {fault}" for fault in tally.faults]
-            self.outcome.faults += told[:_SHOWN]
-            if len(told) > _SHOWN:
-                self.outcome.faults.append(f"{name}: {who}: {len(told) - _SHOWN} more")
+        tally = self.outcome.tallies[name] = self._clients.take()
+        self.outcome.faults += [f"{name}: {fault}" for fault in tally.faults[:_SHOWN]]
+        if len(tally.faults) > _SHOWN:
+            self.outcome.faults.append(f"{name}: {len(tally.faults) - _SHOWN} more")
 
     async def _too_many(self) -> None:
         """Fill the proxy up; one more is told so at once."""
@@ -172,7 +168,7 @@ class _Run:
     async def _left(self) -> None:
         """See what is left of the clients once they are gone."""
         looks = self.outcome.looks
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while True:
             owners = await asyncio.to_thread(self._world.left_at_owners)
             looks["end"] = await asyncio.to_thread(self._watch.look)

@@ -31,6 +31,7 @@ class Shim:
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self._passing: set[asyncio.Task[None]] = set()
+        self._held = 0
         self.port = 0
 
     def silence(self) -> None:
@@ -46,9 +47,9 @@ class Shim:
         asyncio.run_coroutine_threadsafe(self._reset(), self._loop).result(10)
 
     @property
-    def connections(self) -> int:
-        """How many connections pass, or would."""
-        return len(self._writers) // 2
+    def held(self) -> int:
+        """How many connections have something that waits to be passed on, or wait themselves."""
+        return self._held
 
     async def _reset(self) -> None:
         for writer in list(self._writers):
@@ -72,8 +73,22 @@ class Shim:
             await asyncio.wait(self._passing, timeout=5)
         await asyncio.sleep(0)
 
+    async def _wait(self) -> None:
+        self._held += 1
+        try:
+            await self._open.wait()
+        finally:
+            self._held -= 1
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._open.wait()
+        self._writers.add(writer)
+        try:
+            await self._wait()
+            await self._connect(reader, writer)
+        finally:
+            self._writers.remove(writer)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if isinstance(self._target, Path):
                 further = await asyncio.open_unix_connection(self._target, limit=_CHUNK)
@@ -83,19 +98,19 @@ class Shim:
             writer.transport.abort()
             return
         pair = (reader, further[1]), (further[0], writer)
-        self._writers |= {writer, further[1]}
+        self._writers.add(further[1])
         tasks = {asyncio.create_task(self._pass(*each)) for each in pair}
         self._passing |= tasks
         try:
             await asyncio.wait(tasks)
         finally:
             self._passing -= tasks
-            self._writers -= {writer, further[1]}
+            self._writers.remove(further[1])
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while part := await reader.read(_CHUNK):
-                await self._open.wait()
+                await self._wait()
                 writer.write(part)
                 await writer.drain()
         except OSError:

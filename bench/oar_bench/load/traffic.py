@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,6 +21,9 @@ Ask = Callable[[Connection, random.Random], Awaitable[bool]]
 """Asks once, and tells whether the answer was right."""
 
 CONNECTION_LOST: Final = "connection lost"
+
+_SETTLED: Final = 60.0
+"""Seconds after a fault, until everybody has had an answer."""
 
 
 async def passing(connection: Connection, draw: random.Random) -> bool:
@@ -120,16 +123,22 @@ async def at_fleet(connection: Connection, draw: random.Random) -> bool:
     return await answer.fetchall() == _by(promo, lambda order: f"c{order % 50}")
 
 
-OTHERS: Final[Mapping[str, Ask]] = {
+SHARED: Final = "shared owner"
+THREE: Final = "three owners"
+QUESTIONS: Final = "question"
+
+KINDS: Final[Mapping[str, Ask]] = {
     "pass-through": passing,
     "one owner": whole,
     "prepared": prepared,
     "join": joined,
     "cursor": cursor,
     "COPY": copied,
-    "question": asked,
+    QUESTIONS: asked,
+    SHARED: at_fleet,
+    THREE: three,
 }
-"""What bystanders ask."""
+"""What clients ask."""
 
 
 def _orders(promo: int) -> list[int]:
@@ -147,27 +156,35 @@ def _by(promo: int, name: Callable[[int], str]) -> list[tuple[str, int, int]]:
 
 @dataclass
 class Tally:
-    """What became of the statements of some clients."""
+    """What became of the statements that ended while something happened."""
 
     seconds: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """What answers took, by kind of statement."""
-    errors: Counter[str] = field(default_factory=Counter)
-    """By SQLSTATE."""
+    errors: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """By kind of statement, then by SQLSTATE."""
     faults: list[str] = field(default_factory=list)
 
-    @property
-    def count(self) -> int:
-        """How many statements were answered."""
-        return sum(map(len, self.seconds.values()))
+    def of(self, kinds: Iterable[str]) -> Figures:
+        """Return what became of some kinds of statements together."""
+        chosen = set(kinds)
+        taken = sorted(s for kind in chosen & self.seconds.keys() for s in self.seconds[kind])
+        errors: Counter[str] = Counter()
+        for kind in chosen & self.errors.keys():
+            errors += self.errors[kind]
+        return Figures(taken, errors)
 
-    def percentile(self, part: float, kind: str | None = None) -> float:
-        """Return the milliseconds that this part of the answers took at most.
 
-        Of one kind of statement, or of all.
-        """
-        kinds = self.seconds.values() if kind is None else [self.seconds[kind]]
-        taken = sorted(seconds for each in kinds for seconds in each)
-        return 1000 * taken[min(int(part * len(taken)), len(taken) - 1)] if taken else 0.0
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What answers took, in seconds and sorted; and how many errors of each SQLSTATE there were."""
+
+    seconds: list[float]
+    errors: Counter[str]
+
+    def percentile(self, part: float) -> float:
+        """Return the milliseconds that this part of the answers took at most."""
+        last = len(self.seconds) - 1
+        return 1000 * self.seconds[min(int(part * len(self.seconds)), last)] if last >= 0 else 0.0
 
 
 async def connect(proxy: Proxy) -> Connection:
@@ -177,25 +194,49 @@ async def connect(proxy: Proxy) -> Connection:
     )
 
 
-class Clients:
-    """Clients that ask one thing after another until they are stopped.
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """The SQLSTATEs that statements of some kinds may fail with."""
 
-    A SQLSTATE in ``allowed`` is counted; any other error, and a wrong answer, is a fault.
-    A client that has lost its connection comes back.
+    kinds: frozenset[str] = frozenset()
+    states: frozenset[str] = frozenset()
+
+    def holds(self, kind: str, state: str) -> bool:
+        """Tell whether a statement may fail so."""
+        return kind in self.kinds and state in self.states
+
+
+class Clients:
+    """Clients that ask one thing after another, and think between, until they are stopped.
+
+    A tenth asks for the *shared* owner and has a ``statement_timeout``, the others ask all other
+    ``kinds``. What is ``allowed`` is counted; any other error, and a wrong answer, is a fault.
+    A client that has lost its connection comes back. All times are in seconds.
     """
 
     def __init__(
-        self, proxy: Proxy, count: int, kinds: Mapping[str, Ask], *, timeout: float = 0, seed: int
+        self,
+        proxy: Proxy,
+        count: int,
+        kinds: Collection[str],
+        *,
+        think: float,
+        timeout: float,
+        seed: int,
     ) -> None:
         self._proxy = proxy
         self._count = count
-        self._kinds = kinds
+        self.sharing = max(count // 10, 1)
+        self.kinds = kinds
+        self._think = think
         self._timeout = timeout
         self._seed = seed
         self._tasks: list[asyncio.Task[None]] = []
         self._over = False
         self._ready = asyncio.Semaphore(0)
-        self.allowed: frozenset[str] = frozenset()
+        self._ended: dict[int, float] = {}
+        """When each began the last statement that has ended."""
+        self.allowed = Allowed()
         self.tally = Tally()
 
     async def start(self) -> None:
@@ -204,15 +245,21 @@ class Clients:
 
         async def client(number: int) -> None:
             draw = random.Random(self._seed * 1000 + number)  # noqa: S311 - no secret
+            sharing = number < self.sharing
+            timeout = self._timeout if sharing else 0
+            kinds = [kind for kind in self.kinds if (kind == SHARED) == sharing]
             try:
                 async with gate:
-                    connection = await self._connected()
+                    connection = await self._connected(timeout)
             finally:
                 self._ready.release()
             while not self._over:
+                await asyncio.sleep(draw.uniform(0, 2 * self._think))
+                began = time.monotonic()
+                await self._ask(connection, draw, draw.choice(kinds))
                 if connection.closed:
-                    connection = await self._back()
-                await self._ask(connection, draw)
+                    connection = await self._back(timeout)
+                self._ended[number] = began
             await connection.close()
 
         self._tasks = [asyncio.create_task(client(number)) for number in range(self._count)]
@@ -231,33 +278,44 @@ class Clients:
         taken, self.tally = self.tally, Tally()
         return taken
 
-    async def _connected(self) -> Connection:
+    async def settled(self) -> bool:
+        """Wait until each has asked something more, and knows whether its connection is lost.
+
+        False: somebody has not in a minute.
+        """
+        now = time.monotonic()
+        while any(self._ended.get(number, 0) < now for number in range(self._count)):
+            if time.monotonic() > now + _SETTLED:
+                return False
+            await asyncio.sleep(0.05)
+        return True
+
+    async def _connected(self, statement_timeout: float) -> Connection:
         connection = await connect(self._proxy)
-        milliseconds = round(1000 * self._timeout)
+        milliseconds = round(1000 * statement_timeout)
         await connection.execute(f"SET statement_timeout = {milliseconds}".encode())
         return connection
 
-    async def _back(self) -> Connection:
+    async def _back(self, statement_timeout: float) -> Connection:
         while True:
             try:
-                return await self._connected()
+                return await self._connected(statement_timeout)
             except psycopg.Error as error:
-                if CONNECTION_LOST not in self.allowed or self._over:
+                if CONNECTION_LOST not in self.allowed.states or self._over:
                     self.tally.faults.append(f"cannot connect: {' '.join(str(error).split())}")
                     raise
                 await asyncio.sleep(0.2)
 
-    async def _ask(self, connection: Connection, draw: random.Random) -> None:
-        kind = draw.choice(list(self._kinds))
+    async def _ask(self, connection: Connection, draw: random.Random, kind: str) -> None:
         # What was allowed when it was asked may have ended when it fails.
         allowed = self.allowed
         began = time.monotonic()
         try:
-            right = await self._kinds[kind](connection, draw)
+            right = await KINDS[kind](connection, draw)
         except psycopg.Error as error:
             state = error.sqlstate or CONNECTION_LOST
-            self.tally.errors[state] += 1
-            if state not in allowed | self.allowed:
+            self.tally.errors[kind][state] += 1
+            if not (allowed.holds(kind, state) or self.allowed.holds(kind, state)):
                 told = " ".join(str(error).split())[:200]
                 self.tally.faults.append(f"{kind}: {state} {told}")
             await asyncio.sleep(0.05)

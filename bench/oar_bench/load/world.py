@@ -56,6 +56,10 @@ ANALYZE;
 """
 
 
+POOLS: Final = {"shop": 24, "depot": 12, "fleet": 6, "crm": 6}
+"""Connections to each owner. Those that a statement at ``fleet`` or ``crm`` holds at another owner
+must not be all that this one has."""
+
 _MISTAKES: Final = ("internal error", "session failed", "not understood", "Traceback", "never ")
 """What only a mistake of the proxy's leaves in its log, or asyncio of a task that was lost."""
 
@@ -94,16 +98,6 @@ class Server:
                 " AND datname = %s AND state <> 'idle'",
                 (self.database,),
             ).fetchall()
-
-    def connections(self) -> int:
-        """Return how many connections others have."""
-        with psycopg.connect(self.conninfo, autocommit=True) as connection:
-            ((count,),) = connection.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-                " AND datname = %s",
-                (self.database,),
-            ).fetchall()
-        return int(count)
 
     def restart(self) -> None:
         """Stop the server, breaking off all that runs there, and start it again."""
@@ -182,6 +176,8 @@ class World:
     patience: float
     """Seconds that clients and owners keep others waiting, and that a statement at ``fleet`` and a
     startup may take."""
+    cancels: list[float] = field(default_factory=list)
+    """Seconds until statements that nothing else ends were answered when they were cancelled."""
     notes: list[str] = field(default_factory=list)
     """What a fault has to tell beside what was wrong."""
 
@@ -229,7 +225,14 @@ def world(directory: Path, clients: int, patience: float) -> Iterator[World]:
         log = directory / "proxy.log"
         content = {
             "listen": {"max_clients": clients, "startup_timeout": patience},
-            "owners": {name: {"url": url, "policy": str(policy)} for name, url in urls.items()},
+            "owners": {
+                name: {
+                    "url": url,
+                    "policy": str(policy),
+                    "options": {"pool_size": str(POOLS[name])},
+                }
+                for name, url in urls.items()
+            },
             "drafter": {
                 "kind": "litellm",
                 "model": "openai/load",
