@@ -331,14 +331,14 @@ def admin(hub):
 
 @pytest.fixture
 def executes(admin):
-    """Tell whether the hub executes a statement that looks so for the session of a pid."""
+    """Tell whether the hub is in the ``pg_sleep`` of a pid's session, or waits so for its client."""
 
-    def look(pid, like="%pg_sleep%"):
+    def look(pid, event="PgSleep"):
         query = (
             "SELECT count(*) FROM pg_stat_activity"
-            " WHERE pid = %s AND state = 'active' AND query LIKE %s"
+            " WHERE pid = %s AND state = 'active' AND wait_event = %s"
         )
-        return admin.execute(query, (pid, like)).fetchone() == (1,)
+        return admin.execute(query, (pid, event)).fetchone() == (1,)
 
     return look
 

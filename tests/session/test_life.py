@@ -259,7 +259,8 @@ def test_a_copy_can_be_cancelled(client, executes, statement):
             else:
                 list(copy)
 
-    under_way = functools.partial(executes, client.info.backend_pid, f"COPY%{statement[-9:]}")
+    event = "ClientRead" if statement.endswith("STDIN") else "PgSleep"
+    under_way = functools.partial(executes, client.info.backend_pid, event)
     with once(under_way, cancel), pytest.raises(psycopg.errors.QueryCanceled):
         run()
     assert len(client.execute(ALL).fetchall()) == 5

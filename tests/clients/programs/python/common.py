@@ -50,8 +50,8 @@ def summed(rows):
 def sleeps(*server):
     """Tell whether the slow statement is under way there, as psql is told where."""
     running = (
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-        " AND state = 'active' AND pid <> pg_backend_pid() AND query LIKE '%pg_sleep%'"
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event = 'PgSleep'"
     )
     asked = ["psql", "-XAtc", running, *server]
     told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
