@@ -265,6 +265,25 @@ def test_rows_of_a_copy_pass_a_batch_that_waits_for_them(client):
     assert client.resume() == SYNC
 
 
+@pytest.mark.parametrize("length", [3, LARGEST + 1])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_no_row_is_stepped_over_that_cannot_be(client, length, size):
+    rows = messages.copy_data(b"row\n") * 5
+    sent = rows + sized(ord("d"), length) + rows
+    given = client.send(*(sent[at : at + size] for at in range(0, len(sent), size)))
+    assert given == rows
+    assert client.requests.violation.message == "invalid message length"
+
+
+def test_what_stands_between_rows_is_seen(client):
+    rows = messages.copy_data(b"row\n") * 5
+    end = sized(ord("c"), 4)
+    client.conversation.sent(Expected(Kind.QUERY))
+    client.conversation.receive(sized(ord("G"), 7) + bytes(3))
+    assert client.send(rows + end + messages.SYNC + rows) == rows + end + messages.SYNC + rows
+    assert client.awaited == [Kind.QUERY, Kind.SYNC]
+
+
 def test_rows_pass_without_waiting_for_their_end(client):
     row = frame(b"d", b"x" * 5000)
     assert client.send(row[:10]) == row[:10]

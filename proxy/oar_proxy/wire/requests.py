@@ -195,6 +195,10 @@ class Requests:
             if (self.running or self.holds or unsettled) and self._waits(code):
                 self._stalled = True
                 break
+            if code == _COPY_DATA:
+                at, before = _after_rows(data, at, self._limits[code]), at
+                if at > before:
+                    continue
             after = at + 1 + length
             if after > len(data):
                 needed = after - at
@@ -330,6 +334,23 @@ class Requests:
         """Hand a message over; what the client sends next waits until that is done."""
         self.running = True
         self._on_own(own)
+
+
+def _after_rows(data: bytes, at: int, limit: int) -> int:
+    """Step over a run of whole CopyData messages: nothing answers them, and some drivers send many.
+
+    One that may not be is not stepped over.
+    """
+    unpack = HEADER.unpack_from
+    last_header = len(data) - HEADER.size
+    end = len(data)
+    while at <= last_header:
+        code, length = unpack(data, at)
+        after = at + length + 1
+        if code != _COPY_DATA or not 4 <= length <= limit or after > end:
+            break
+        at = after
+    return at
 
 
 _BIND: Final = Expected(Kind.BIND)
