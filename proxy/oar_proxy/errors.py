@@ -202,6 +202,18 @@ class OwnerSchemaChanged(OarError):
     sqlstate = "HV00R"
 
 
+class SnapshotTooOld(OarError):
+    """The moment that a transaction reads is not to be had any more at some owner."""
+
+    sqlstate = "72000"
+
+
+class ObjectInUse(OarError):
+    """An owner's snapshot gives rows to another statement of the transaction."""
+
+    sqlstate = "55006"
+
+
 class LedgerUnavailable(OarError):
     """The ledger could not be written, so nothing was disclosed."""
 

@@ -115,7 +115,7 @@ class Federated:
             if portal is None:
                 self._channel.request(Expected(Kind.EXECUTE), own.raw)
                 return
-            require_safe(await link.state())
+            await self._begin(link)
             try:
                 await self._run(own, portal, link, stack, log_line)
             except BaseException:
@@ -367,7 +367,7 @@ class Federated:
         if (outcome := await settled) != SUCCEEDED:
             log_line.write(outcome)
             return False
-        require_safe(await link.state())
+        await self._begin(link)
         async with AsyncExitStack() as stack:
             execution = await self.activity.ask(self._federation.execute(prepared, link, (), stack))
             await self._bind(self._name, execution, (), ())
@@ -407,6 +407,16 @@ class Federated:
         self._step(Kind.CLOSE, messages.encode_close(b"S", b""), note=note)
 
     # --- common ---------------------------------------------------------------------------------
+
+    async def _begin(self, link: SessionLink) -> None:
+        """Raise where the session is not one to run a statement in.
+
+        One that reads the same moment as those before asks owners when these have left them.
+        """
+        state = await link.state()
+        require_safe(state)
+        if state.transaction is not None:
+            await self.activity.ask(self._guards.stopped())
 
     def _step(
         self,

@@ -19,6 +19,8 @@ from oar_proxy.sessionstate import SessionState
 if TYPE_CHECKING:
     import asyncio
 
+    from oar_proxy.moment import Moment
+
 
 class Pieces(Protocol):
     """A large cell in pieces, which can be taken once: whoever takes it has it, and nobody else."""
@@ -77,6 +79,13 @@ class HubLink(HubReader, Protocol):
 
         The client may be answered meanwhile, but then finds what the task does done: the outcome
         of one statement is on the ledger when the next one reads that.
+        """
+        ...
+
+    def moment(self, state: SessionState, seconds: float) -> Moment | None:
+        """Return what all statements of the client's transaction read, where it is one moment.
+
+        It lasts ``seconds`` when it begins now. None at READ COMMITTED.
         """
         ...
 

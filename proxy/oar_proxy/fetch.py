@@ -196,7 +196,8 @@ class Fetcher:
         if not self.passing:
             await self._require_within_cap(sending, snapshot)
             self.passing = True
-        await give(sending.rows.take())
+        with self.snapshots.rest(sending.owner):
+            await give(sending.rows.take())
 
     async def _begin_again(self, sending: Sending) -> Sending:
         """Have an owner that cannot count while it sends count now, and send from the first row."""

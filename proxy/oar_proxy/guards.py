@@ -195,5 +195,9 @@ class Guards:
     async def stop(self) -> None:
         """Stop what owners still send for portals that are suspended."""
         self._forget_portals()
+        await self.stopped()
+
+    async def stopped(self) -> None:
+        """Wait until owners send nothing any more for portals that were closed."""
         if self._closing:
             await asyncio.wait(self._closing)

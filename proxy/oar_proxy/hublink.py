@@ -15,6 +15,7 @@ from oar_adapters.interface import Cell
 
 from oar_proxy.federation import HubRejected, Parameter
 from oar_proxy.hub.sentinel import WAIT
+from oar_proxy.moment import Moment, TransactionMoment
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, Kind
@@ -36,9 +37,8 @@ class HubChannel:
 
     ``hub_room`` waits until the hub has read most of what was written. ``unsettled`` is what still
     runs for statements that the client was answered; ``on_settled`` is called when that is over.
-    ``question_name`` and
-    ``statement_name`` name statement and portal of the proxy's questions, and of what it executes
-    on the client's behalf.
+    ``question_name`` and ``statement_name`` name statement and portal of the proxy's questions, and
+    of what it executes on the client's behalf. ``moment`` is what its transaction reads.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class HubChannel:
         private = f"oar:{secrets.token_hex(4)}:".encode()
         self.question_name = private + b"question"
         self.statement_name = private + b"statement"
+        self.moment = TransactionMoment()
 
     def request(self, expected: Expected, *parts: bytes) -> None:
         """Send one message that the hub answers, together with others of this moment."""
@@ -405,6 +406,12 @@ class SessionLink:
     def hold(self, task: asyncio.Task[None]) -> None:
         """Have the client's next statement wait for a task, which never fails."""
         self._channel.hold(task)
+
+    def moment(self, state: SessionState, seconds: float) -> Moment | None:
+        """Return what all statements of the transaction read, where it is one moment."""
+        if state.transaction is None:
+            return None
+        return self._channel.moment.of(state.transaction, seconds)
 
     def notice(self, message: str, *, detail: str | None = None) -> None:
         """Send the client a NOTICE, after the answers to its earlier statements."""

@@ -72,12 +72,15 @@ from oar_proxy.statement import (
     guard_text,
     recognise,
 )
-from oar_proxy.stream import Stream
+from oar_proxy.stream import Closed, Stream
 
 _WORDS: Final = re.compile(rb"[A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]*")
 _ALWAYS_OURS: Final = frozenset(
     {b"oar_ask", b"oar_ask_json", b"oar_explain", b"execute", b"pg_cancel_backend"}
 )
+
+LEAVING_SECONDS: Final = 5.0
+"""How long an owner may take to send what was asked of it last, where its snapshot is to stay."""
 
 MAX_SESSION_VIEWS: Final = 10_000
 """Names of views seen, over all sessions. Forgetting one costs an error of the guard, no answer."""
@@ -480,12 +483,20 @@ class Pipeline:
         """Answer what one owner answers: in chunks, if it has more rows than one."""
 
         async def ask(give: Callable[[Rows], Awaitable[None]]) -> Gathered:
-            gathered, settle = await self._run(plan, link, answer.account, give)
+            async def give_on(rows: Rows) -> None:
+                try:
+                    await give(rows)
+                except Closed:
+                    raise QueryCanceled("canceling statement: no further row is wanted") from None
+
+            gathered, settle = await self._run(plan, link, answer.account, give_on)
             link.hold(settle())
             return gathered
 
         stream = Stream(ask)
-        stack.push_async_callback(stream.close)
+        # A moment that further statements are to read is not to end with this one.
+        keeps = plan.statement.state.transaction is not None
+        stack.push_async_callback(stream.close, LEAVING_SECONDS if keeps else 0.0)
         rest = _Rest(stream, answer)
         first = await stream.next()
         if first is None:
@@ -521,6 +532,8 @@ class Pipeline:
                 tell(link, state, message)
 
         report(f"route {plan.route.kind.value}: {plan.route.reason}")
+        most = self._limits.statement_timeout
+        moment = link.moment(state, most)
         ask = await self._open(plan.statement, plan.route.kind.value, plan.cover.kappa)
         started = time.monotonic()
         sqlstate = SUCCESS
@@ -534,10 +547,11 @@ class Pipeline:
                     adapters=self._adapters,
                     gate=self._gate,
                     account=account,
-                    seconds=state.timeout(self._limits.statement_timeout),
+                    seconds=state.timeout(most),
                     progress=report,
                     finished=finished,
                     held=held,
+                    moment=moment,
                     give=give,
                 )
                 open_still = held.pop_all()

@@ -25,6 +25,7 @@ from oar_proxy.gate import Gate
 from oar_proxy.keys import all_keys, distinct_keys, widened_keys
 from oar_proxy.ledger import Ask, StepOutcome
 from oar_proxy.memory import Account
+from oar_proxy.moment import Moment
 from oar_proxy.plan import Plan, Step, bound_scan, key_filter
 from oar_proxy.rows import WHOLE, Gathered, Rows, StepReport
 from oar_proxy.slots import OwnerSlots
@@ -44,26 +45,31 @@ async def run(
     progress: Callable[[str], None],
     finished: list[StepOutcome],
     held: AsyncExitStack,
+    moment: Moment | None = None,
     give: Callable[[Rows], Awaitable[None]] | None = None,
     written: Sequence[gates.BoundEdge] = (),
 ) -> Gathered:
     """Ask the owners; ``seconds`` is for all of it. Raises ``OarError``.
 
+    ``moment`` is what the statement's transaction reads, where that is one for all its statements.
+
     ``written`` are keys that the statement itself has as constants, where it asks one owner only:
     each of its queries counts as carrying them.
 
-    Snapshots and places at owners are entered on ``held``, which the caller closes, on every path.
+    Snapshots and places at owners are entered on ``held`` otherwise; the caller closes it, on every
+    path.
     Outcomes of steps that are not on the ledger yet are left in ``finished``, also on failure.
     With ``give``, which is for a plan of one query, rows that are more than a chunk are given away
     in chunks, as they come; what is returned is the last chunk then. It returns when there is room
     for more.
     """
-    snapshots = Snapshots(held, adapters, gate.decisions(ask.subject), seconds)
+    moment = moment or Moment(held, seconds)
+    snapshots = Snapshots(moment, adapters, gate.decisions(ask.subject), seconds)
     fetcher = Fetcher(adapters, gate, ask, account, snapshots, progress, finished, give)
     runner = _Runner(plan, adapters, snapshots, fetcher, tuple(written))
     try:
         async with asyncio.timeout(seconds):
-            await held.enter_async_context(slots.hold(plan.owners))
+            await snapshots.reserve(slots, plan.owners)
             return await runner.run()
     except TimeoutError as error:
         what = "its rows did not all pass" if fetcher.passing else "the owners did not answer"

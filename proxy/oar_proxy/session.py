@@ -150,6 +150,7 @@ class Session:
         if running:
             await asyncio.wait(running)
         await self._guards.stop()
+        await self._channel.moment.finished()
 
     def client_lost(self) -> None:
         """The client has gone: nothing is computed for it any more."""
@@ -284,6 +285,8 @@ class Session:
 
     def _ready(self) -> None:
         self._guards.ready()
+        if self.conversation.status == ord("I"):
+            self._channel.moment.end()
         if self._draining and not self.busy:
             asyncio.get_running_loop().call_soon(self.fail, ShuttingDown())
 

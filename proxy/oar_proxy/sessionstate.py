@@ -56,7 +56,9 @@ SESSION_STATE: Final = (
     " AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')), 'settings',"
     f" pg_catalog.json_build_object('search_path', {_SEARCH_PATH}, "
     + ", ".join(f"'{name}', pg_catalog.current_setting('{name}', true)" for name in _SETTINGS)
-    + "))::pg_catalog.text"
+    + "), 'transaction', CASE WHEN pg_catalog.current_setting('transaction_isolation')"
+    " IN ('repeatable read', 'serializable') THEN pg_catalog.now()::pg_catalog.text END"
+    ")::pg_catalog.text"
 )
 """An expression of SQL for the state; it has no parameter, and can be asked along with others."""
 
@@ -78,6 +80,9 @@ class SessionState:
     principal: str
     settings: Mapping[str, str]
     roles: frozenset[str] = frozenset()
+    transaction: str | None = None
+    """When the transaction began, where all its statements read one moment: no other of the session
+    began then."""
 
     @property
     def subject(self) -> Subject:
@@ -95,6 +100,7 @@ class SessionState:
             answer["principal"],
             {n: value for n, value in settings if value is not None},
             frozenset(answer["roles"]),
+            answer["transaction"],
         )
 
     @property

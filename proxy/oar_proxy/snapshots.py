@@ -1,12 +1,12 @@
-"""Snapshots at owners: one for a statement, and the faults in our terms."""
+"""Snapshots at owners, as one statement uses them, and the faults in our terms."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
+from functools import partial
 from typing import Final
 
 import psycopg.errors
@@ -22,37 +22,39 @@ from oar_proxy.errors import (
     OwnerWrongValue,
     QueryCanceled,
 )
+from oar_proxy.moment import Moment
+from oar_proxy.slots import OwnerSlots
 
 _DATA_EXCEPTION: Final = "22"
 """The class of SQLSTATEs that are about values."""
 
 
 class Snapshots:
-    """One snapshot an owner for the statement, opened when needed, used by one step a time."""
+    """The snapshots that one statement reads, opened when needed, used by one step a time."""
 
     def __init__(
         self,
-        stack: AsyncExitStack,
+        moment: Moment,
         adapters: Mapping[str, Adapter],
         decisions: Decisions,
         timeout: float,
     ) -> None:
-        self._stack = stack
+        self._moment = moment
         self._adapters = adapters
         self._decisions = decisions
         self._timeout = timeout
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._open: dict[str, Snapshot] = {}
 
     def lasts(self, owner: str) -> bool:
         """Tell whether a snapshot may be opened any time before it is needed.
 
         Where an owner's own limit is shorter than the statement's, that would pass meanwhile.
         """
-        return self._seconds(owner) >= self._timeout
+        return self._decisions.timeout(owner) >= self._timeout
 
-    def _seconds(self, owner: str) -> float:
-        return min(self._timeout, self._decisions.timeout(owner))
+    async def reserve(self, slots: OwnerSlots, owners: Collection[str]) -> None:
+        """Hold a place at each owner. Raises ``OarError`` where its snapshot is not to be had."""
+        self._moment.require(owners, self)
+        await self._moment.reserve(slots, owners)
 
     async def warm(self, owner: str) -> None:
         """Open the snapshot while the ledger is being written; a failure shows at first use."""
@@ -63,12 +65,14 @@ class Snapshots:
     @asynccontextmanager
     async def use(self, owner: str) -> AsyncIterator[Snapshot]:
         """Take a turn at the owner's snapshot. Raises ``OwnerError`` when it does not open."""
-        async with self._locks.setdefault(owner, asyncio.Lock()):
-            if owner not in self._open:
-                self._open[owner] = await self._stack.enter_async_context(
-                    self._adapters[owner].snapshot(self._seconds(owner))
-                )
-            yield self._open[owner]
+        seconds = min(self._moment.seconds, self._decisions.timeout(owner))
+        open_ = partial(self._adapters[owner].snapshot, seconds)
+        async with self._moment.use(owner, self, open_, seconds) as snapshot:
+            yield snapshot
+
+    def rest(self, owner: str) -> AbstractContextManager[None]:
+        """Ask nothing of the owner for a while. See :meth:`Moment.rest`."""
+        return self._moment.rest(owner)
 
 
 def owner_fault(owner: str, error: OwnerError) -> OarError:
