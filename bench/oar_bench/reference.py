@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,10 @@ from oar_bench.result import Result, Run, fetch
 SHUFFLES: Final = 40
 """Orders tried before an answer is called different: one of five tied rows is then missed once in
 7,500 times."""
+
+
+Masks = Mapping[str, str | None]
+"""Constants by the column in whose place they are read, None for NULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +74,7 @@ class Reference:
             for part in _parts(owner.file):
                 parts.setdefault(fold(part.source), []).append(part)
         # The server may be one that has served before.
-        await self._connection.execute(_with("DROP SCHEMA IF EXISTS {} CASCADE", organisation.name))
-        await self._connection.execute(_with("CREATE SCHEMA {}", organisation.name))
+        await self.new_schema(organisation.name)
         for name, held in parts.items():
             if any(part.shape != held[0].shape for part in held):
                 raise BenchmarkError(f"{organisation.name}: owners of {name} differ in its columns")
@@ -127,6 +130,60 @@ class Reference:
             ([oid for oid, _ in places], [number for _, number in places]),
         )
         return [(str(table), str(column)) for table, column in await found.fetchall()]
+
+    async def copy(
+        self, organisation: str, name: str, table: str, condition: str | None, masks: Masks
+    ) -> None:
+        """Copy a table into schema ``name``: rows for which a condition holds, some columns masked.
+
+        What is masked in its primary key leaves it without one. Raises ``psycopg.Error``.
+        """
+        names = {"copy": sql.Identifier(name, table), "table": sql.Identifier(organisation, table)}
+        execute = self._connection.execute
+        keys = await execute(
+            "SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_index AS i"
+            " JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)"
+            " WHERE i.indisprimary AND i.indrelid = %s::regclass",
+            (names["table"].as_string(),),
+        )
+        ((key,),) = await keys.fetchall()
+        await execute(sql.SQL("CREATE TABLE {copy} (LIKE {table})").format(**names))
+        insert = sql.SQL("INSERT INTO {copy} SELECT * FROM {table}").format(**names)
+        where = sql.SQL("") if condition is None else sql.SQL(f" WHERE ({condition})")
+        await execute(insert + where)
+        for column, value in masks.items():
+            names["column"] = sql.Identifier(column)
+            drop = "ALTER TABLE {copy} ALTER COLUMN {column} DROP NOT NULL"
+            await execute(sql.SQL(drop).format(**names))
+            update = sql.SQL("UPDATE {copy} SET {column} = {value}")
+            await execute(update.format(**names, value=sql.Literal(value)))
+        if key and not set(key) & masks.keys():
+            columns = sql.SQL(", ").join(map(sql.Identifier, key))
+            await execute(
+                sql.SQL("ALTER TABLE {copy} ADD PRIMARY KEY ({columns})").format(
+                    copy=names["copy"], columns=columns
+                )
+            )
+
+    async def new_schema(self, name: str) -> None:
+        """Create an empty schema in the place of one that may be there."""
+        await self._connection.execute(_with("DROP SCHEMA IF EXISTS {} CASCADE", name))
+        await self._connection.execute(_with("CREATE SCHEMA {}", name))
+
+    async def values(self, organisation: str, table: str, column: str, most: int) -> list[str]:
+        """Return some values of a column, as text, always the same. Raises ``psycopg.Error``."""
+        await self._enter(organisation)
+        found = await self._connection.execute(
+            sql.SQL(
+                "SELECT DISTINCT {column}::text FROM {table} WHERE {column} IS NOT NULL"
+                " ORDER BY 1 LIMIT {most}"
+            ).format(
+                column=sql.Identifier(column),
+                table=sql.Identifier(table),
+                most=sql.Literal(most),
+            )
+        )
+        return [str(value) for (value,) in await found.fetchall()]
 
     async def count_rows(self, organisation: str, tables: Iterable[str]) -> int:
         """Return how many rows the organisation's tables of these folded names hold together."""

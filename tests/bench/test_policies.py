@@ -14,14 +14,18 @@ from oar_bench.policies.drawn import (
     Disclosed,
     Drawn,
     Rule,
+    View,
     draw,
     fault,
     in_groups,
     put_out,
+    tables_read,
+    views,
 )
 from oar_policies.parse import parse_policy
 from typer.testing import CliRunner
 
+VALUES = {("a", "id"): ["1", "2"], ("a", 'K"y'): ["it's"], ("b", "id"): ["7"]}
 COLUMNS = {"north": [("a", "id"), ("a", 'K"y')], "south": [("b", "id")], "west": []}
 GIVEN = ("a", "id")
 TAKEN = ("b", "id")
@@ -30,7 +34,7 @@ TAKEN = ("b", "id")
 def test_drawn_policies_are_read_as_they_were_drawn():
     kinds, ruled = set(), set()
     for number in range(300):
-        for owner, drawn in draw(Random(number), COLUMNS).items():
+        for owner, drawn in draw(Random(number), COLUMNS, VALUES).items():
             policy = parse_policy(drawn.text, owner=owner, source="drawn")
             assert len(policy.key_disclosure) == len(drawn.disclosed)
             assert (policy.accept_keys is None) == (drawn.accepted is None)
@@ -45,14 +49,21 @@ def test_drawn_policies_are_read_as_they_were_drawn():
                 for t, r in tables.items()
                 for c, u in r.columns.items()
                 if u.output != "allowed"
-            } == set(drawn.silent)
+            } == {*drawn.silent, *drawn.aggregated}
+            masks = {(t, c): m.value for t, r in tables.items() for c, m in r.masks.items()}
+            assert masks == drawn.masked
+            assert {
+                t: r.row_filter.condition for t, r in tables.items() if r.row_filter
+            } == drawn.filtered
             assert {
                 t: (r.min_group.entity, r.min_group.size) for t, r in tables.items() if r.min_group
             } == drawn.grouped
             ruled.update(
-                name for name in ("silent", "unfiltering", "grouped") if getattr(drawn, name)
+                name
+                for name in ("silent", "aggregated", "unfiltering", "grouped", "filtered", "masked")
+                if getattr(drawn, name)
             )
-    assert ruled == {"silent", "unfiltering", "grouped"}
+    assert ruled == {"silent", "aggregated", "unfiltering", "grouped", "filtered", "masked"}
     assert kinds == {"max_keys", "min_keys", "purpose", "expires", "form", "max_rows",
                      "max_keys_in", "max_queries"}  # fmt: skip
 
@@ -118,6 +129,21 @@ def test_the_second_opinion_on_outputs():
     silent = {"north": Drawn({}, (), None, silent=frozenset({GIVEN})), "south": Drawn({}, (), None)}
     assert put_out(silent, [("b", "id"), GIVEN]) == GIVEN
     assert put_out(silent, [("b", "id")]) is None
+    totals = {"north": Drawn({}, (), None, aggregated={GIVEN: ("sum",)})}
+    assert put_out(totals, [GIVEN]) == GIVEN
+
+
+def test_the_second_opinion_on_rows():
+    drawn = {
+        "north": Drawn({}, (), None, filtered={"a": "id = '1'"}, masked={("a", "v"): None}),
+        "south": Drawn({}, (), None, masked={("b", "w"): "7"}),
+    }
+    read = tables_read("SELECT v FROM A JOIN (SELECT w FROM x.b) AS q ON w = id")
+    assert views(drawn, read) == {
+        "a": View("id = '1'", {"v": None}),
+        "b": View(None, {"w": "7"}),
+    }
+    assert views(drawn, {"c"}) == {}
 
 
 def test_statements_are_answered_as_the_policies_allow_or_refused(tmp_path):
@@ -149,7 +175,7 @@ def test_statements_are_answered_as_the_policies_allow_or_refused(tmp_path):
     assert result.exit_code == 0, result.output
     counts = json.loads(result.stdout.splitlines()[-1])
     assert (counts["statements"], counts["asked"], counts["against"]) == (1, 30, 0)
-    assert counts["answered"] == counts["equal"] > 0
+    assert counts["answered"] == counts["equal"] > counts["viewed"] > 0
     decided = counts["decisions"]
     assert sum(decided.values()) == 30
     assert all(decided[each] for each in ("as allowed", "turned round", "forced fan-out"))

@@ -26,6 +26,7 @@ _COUNTS: Final = (
     "asked",
     "answered",
     "equal",
+    "viewed",
     "disclosures",
     "keys",
     "against",
@@ -63,7 +64,8 @@ def policies_command(
     if not found:
         refuse("no organisation with rows is named so")
     table = Table(
-        "organisation", "statements", "asked", *DECISIONS, "equal", "disclosures", "against",
+        "organisation", "statements", "asked", *DECISIONS, "equal", "viewed", "disclosures",
+        "against",
         title="statements over several owners, under random policies",
     )  # fmt: skip
     for name, decided in found.items():
@@ -73,6 +75,7 @@ def policies_command(
             str(decided.asked),
             *(str(decided.decisions[each]) for each in DECISIONS),
             f"{decided.equal} of {decided.answered}",
+            str(decided.viewed),
             str(decided.disclosures),
             str(decided.against),
         )

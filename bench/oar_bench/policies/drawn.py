@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import sqlglot
 from oar_policies.names import write_name
 from sqlglot import exp
 
+AGGREGATES: Final = ("avg", "count", "max", "min", "sum")
 PURPOSES: Final = ("audits", "refunds")
 ENDED: Final = "2020-12-31"
 
@@ -55,10 +56,16 @@ class Drawn:
     accepted: tuple[Rule, ...] | None
     silent: frozenset[Column] = frozenset()
     """Columns with ``output: false``."""
+    aggregated: Mapping[Column, tuple[str, ...]] = field(default_factory=dict)
+    """Columns with ``output: aggregate_only``, with the functions."""
     unfiltering: frozenset[Column] = frozenset()
     """Columns with ``filter: false``."""
     grouped: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Tables with ``min_group``: entity and size."""
+    filtered: Mapping[str, str] = field(default_factory=dict)
+    """Tables with ``row_filter``."""
+    masked: Mapping[Column, str | None] = field(default_factory=dict)
+    """Columns with ``mask``, None for ``null``."""
 
     @property
     def text(self) -> str:
@@ -71,13 +78,23 @@ class Drawn:
         if self.accepted is not None:
             policy["accept_keys"] = [rule.written("from") for rule in self.accepted]
         tables: dict[str, Any] = {}
-        for columns, rule in ((self.silent, "output"), (self.unfiltering, "filter")):
-            for table, column in sorted(columns):
-                ruled = tables.setdefault(write_name(table), {}).setdefault("columns", {})
-                ruled.setdefault(write_name(column), {})[rule] = False
+        rules: list[tuple[Column, dict[str, Any]]] = [
+            *((column, {"output": False}) for column in sorted(self.silent)),
+            *((column, {"filter": False}) for column in sorted(self.unfiltering)),
+            *((column, {"mask": value}) for column, value in self.masked.items()),
+            *(
+                (column, {"output": "aggregate_only", "functions": list(functions)})
+                for column, functions in self.aggregated.items()
+            ),
+        ]
+        for (table, column), rule in rules:
+            ruled = tables.setdefault(write_name(table), {}).setdefault("columns", {})
+            ruled.setdefault(write_name(column), {}).update(rule)
         for table, (entity, size) in self.grouped.items():
             group = {"entity": write_name(entity), "size": size}
             tables.setdefault(write_name(table), {})["min_group"] = group
+        for table, condition in self.filtered.items():
+            tables.setdefault(write_name(table), {})["row_filter"] = condition
         return json.dumps({**policy, "tables": tables} if tables else policy)
 
 
@@ -94,9 +111,55 @@ class Disclosed:
     """Whether the receiver was asked to compare digests."""
 
 
-def draw(random: Random, owners: Mapping[str, Sequence[Column]]) -> dict[str, Drawn]:
-    """Draw a policy for each owner, of which these columns are published."""
-    return {owner: _policy(random, owner, owners) for owner in owners}
+Values = Mapping[Column, Sequence[str]]
+"""Some values of each column, as PostgreSQL writes them."""
+
+
+def draw(
+    random: Random, owners: Mapping[str, Sequence[Column]], values: Values
+) -> dict[str, Drawn]:
+    """Draw a policy for each owner, of which these columns are published.
+
+    Rows are filtered and masked by ``values``, in tables that have some.
+    """
+    drawn = {owner: _policy(random, owner, owners) for owner in owners}
+    filtered = {c[0]: _condition(random, c[1], values[c]) for c in _some(random, list(values), 0.2)}
+    ruled = {
+        *(c for each in drawn.values() for c in (*each.silent, *each.unfiltering)),
+        *(c for each in drawn.values() for c in each.aggregated),
+        *((table, rule[0]) for each in drawn.values() for table, rule in each.grouped.items()),
+    }
+    masked = {
+        column: random.choice([None, random.choice(values[column])])
+        for column in _some(random, [c for c in values if c not in ruled], 0.2)
+    }
+    # Owners that hold rows of one table agree about those: whose a row is, the merged tables do
+    # not say.
+    return {
+        owner: replace(
+            each,
+            filtered={
+                t: c for t, c in filtered.items() if t in {name for name, _ in owners[owner]}
+            },
+            masked={c: value for c, value in masked.items() if c in owners[owner]},
+        )
+        for owner, each in drawn.items()
+    }
+
+
+def _condition(random: Random, column: str, values: Sequence[str]) -> str:
+    name = '"' + column.replace('"', '""') + '"'
+    one, other = ("'" + random.choice(values).replace("'", "''") + "'" for _ in range(2))
+    return random.choice(
+        [
+            f"{name} = {one}",
+            f"{name} <> {one}",
+            f"{name} IN ({one}, {other})",
+            f"{name} >= {one}",
+            f"NOT ({name} < {one})",
+            f"{name} <> {one} OR {name} IS NULL",
+        ]
+    )
 
 
 def fault(policies: Mapping[str, Drawn], disclosed: Disclosed, purpose: str | None) -> str | None:
@@ -148,7 +211,12 @@ def _policy(random: Random, owner: str, owners: Mapping[str, Sequence[Column]]) 
     unfiltering = _some(random, columns, 0.05)
     by = _some(random, columns, 0.08)
     grouped = {table: (entity, random.choice([2, 5])) for table, entity in by}
-    return Drawn(limits, tuple(disclosed), accepted, silent, unfiltering, grouped)
+    often = [c for c in columns if c not in silent]
+    aggregated = {
+        column: tuple(sorted(random.sample(AGGREGATES, 3)))
+        for column in sorted(_some(random, often, 0.1))
+    }
+    return Drawn(limits, tuple(disclosed), accepted, silent, aggregated, unfiltering, grouped)
 
 
 def _some(random: Random, columns: Sequence[Column], often: float) -> frozenset[Column]:
@@ -158,8 +226,36 @@ def _some(random: Random, columns: Sequence[Column], often: float) -> frozenset[
 
 def put_out(policies: Mapping[str, Drawn], origins: Iterable[Column]) -> Column | None:
     """Return an output that is a column as it is which a policy keeps from being put out."""
-    silent = frozenset[Column]().union(*(policy.silent for policy in policies.values()))
+    each = (frozenset({*policy.silent, *policy.aggregated}) for policy in policies.values())
+    silent = frozenset[Column]().union(*each)
     return next((column for column in origins if column in silent), None)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is left of a table: rows by a condition, constants in the place of columns."""
+
+    condition: str | None
+    masks: Mapping[str, str | None]
+
+
+def views(policies: Mapping[str, Drawn], tables: Iterable[str]) -> dict[str, View]:
+    """Return what the policies leave of these tables; nothing where that is all of them."""
+    filtered = {t: c for each in policies.values() for t, c in each.filtered.items()}
+    masked = {c: value for each in policies.values() for c, value in each.masked.items()}
+    found = {
+        table: View(
+            filtered.get(table), {name: value for (t, name), value in masked.items() if t == table}
+        )
+        for table in tables
+    }
+    return found if any(view.condition or view.masks for view in found.values()) else {}
+
+
+def tables_read(statement: str) -> frozenset[str]:
+    """Return the names of tables in a statement, in lower case."""
+    tree = sqlglot.parse_one(statement, read="postgres")
+    return frozenset(table.name.lower() for table in tree.find_all(exp.Table))
 
 
 def in_groups(policies: Mapping[str, Drawn], statement: str) -> str | None:

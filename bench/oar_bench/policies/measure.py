@@ -25,10 +25,14 @@ from oar_bench.policies.drawn import (
     Column,
     Disclosed,
     Drawn,
+    Values,
+    View,
     draw,
     fault,
     in_groups,
     put_out,
+    tables_read,
+    views,
 )
 from oar_bench.reference import Reference, gold_statement, judge, open_reference
 from oar_bench.result import Result, fetch
@@ -37,6 +41,9 @@ DECISIONS: Final = ("as allowed", "turned round", "fewer edges", "forced fan-out
 """What policies made of a statement that relays keys where everything is allowed."""
 
 REFUSALS: Final = ("42501", "54000")
+
+_SOME: Final = 20
+"""Values of a column that rows are filtered and masked by."""
 
 _DIGESTED: Final = re.compile(r'oar_hmac\(\?, \w+\."((?:[^"]|"")+)"\)')
 """Columns that an SQLite owner compares with digests, in what it is asked."""
@@ -55,6 +62,7 @@ Edge = tuple[str, str]
 class Decided:
     """Counts over statements, each under several policies.
 
+    ``viewed`` are equal answers over tables with a row filter or a mask.
     ``against`` are disclosures that a policy forbids, and outputs of columns; ``refusals`` are by
     SQLSTATE, ``refused_by`` by the field of the rule or limit. ``faults`` have one line each.
     """
@@ -66,6 +74,7 @@ class Decided:
     refused_by: Counter[str] = field(default_factory=Counter)
     answered: int = 0
     equal: int = 0
+    viewed: int = 0
     disclosures: int = 0
     keys: int = 0
     against: int = 0
@@ -114,7 +123,10 @@ def _statements(benchmark: Benchmark, organisation: Organisation) -> Iterator[tu
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """A statement under one draw of policies; ``freely`` are its edges where all is allowed."""
+    """A statement under one draw of policies; ``freely`` are its edges where all is allowed.
+
+    ``views``: what they leave of the tables that it reads.
+    """
 
     name: str
     statement: str
@@ -122,6 +134,7 @@ class _Asking:
     purpose: str | None
     freely: frozenset[Edge]
     want: Result
+    views: Mapping[str, View]
 
 
 @dataclass
@@ -131,6 +144,8 @@ class _Bed:
     reference: Reference
     organisation: str
     decided: Decided = field(default_factory=Decided)
+    viewed: bool = False
+    """Whether less is published of some tables than their owners have."""
 
     async def measure(
         self, statements: Sequence[tuple[str, str]], policies: int, seed: int
@@ -139,7 +154,7 @@ class _Bed:
         await self.connection.execute(path)
         columns = _columns(self.served.application.catalog, self.organisation)
         for name, statement in statements:
-            self._enforce(dict.fromkeys(columns, ALLOW_ALL))
+            await self._enforce(dict.fromkeys(columns, ALLOW_ALL))
             try:
                 want = await self.reference.run(self.organisation, statement)
                 freely = await self._edges(statement)
@@ -148,9 +163,12 @@ class _Bed:
             if not freely:
                 continue
             self.decided.statements += 1
+            tables = {table for held in columns.values() for table, _ in held}
+            read = tables_read(statement) & tables
+            values = await self._values(columns, read)
             for number in range(policies):
                 random = Random(f"{seed}:{self.organisation}:{name}:{number}")  # noqa: S311
-                drawn = draw(random, columns)
+                drawn = draw(random, columns, values)
                 asking = _Asking(
                     f"{name}:{number}",
                     statement,
@@ -158,14 +176,16 @@ class _Bed:
                     random.choice([None, *PURPOSES]),
                     freely,
                     want,
+                    views(drawn, read),
                 )
                 await self._ask(asking)
-        self._enforce(dict.fromkeys(columns, ALLOW_ALL))
+        await self._enforce(dict.fromkeys(columns, ALLOW_ALL))
         return self.decided
 
     async def _ask(self, asking: _Asking) -> None:
         decided, name, statement = self.decided, asking.name, asking.statement
-        self._enforce({owner: policy.text for owner, policy in asking.policies.items()})
+        texts = {owner: policy.text for owner, policy in asking.policies.items()}
+        await self._enforce(texts, viewed=bool(asking.views))
         await self.connection.execute(
             "SELECT set_config('oar.purpose', %s, false)", [asking.purpose or ""]
         )
@@ -182,7 +202,7 @@ class _Bed:
             decided.refusals[state] += 1
             rule = _RULE.search(error.diag.message_detail or "")
             decided.refused_by[rule[1] if rule else "other"] += 1
-            if state not in REFUSALS:
+            if state not in REFUSALS and state != await self._failure(asking):
                 self._fault(name, describe(error))
         else:
             decided.decisions[_decision(asking.freely, edges)] += 1
@@ -203,19 +223,56 @@ class _Bed:
             self.decided.against += 1
             self._fault(asking.name, "answered though it shows more than groups")
             return
+        organisation = await self._seen(asking)
         want = asking.want
-        if statement != asking.statement:
-            want = await self.reference.run(self.organisation, statement)
-        comparison = await judge(self.reference, self.organisation, statement, got, want)
+        if statement != asking.statement or organisation != self.organisation:
+            try:
+                want = await self.reference.run(organisation, statement)
+            except psycopg.Error as error:
+                self._fault(asking.name, f"answered, and PostgreSQL says: {error.sqlstate}")
+                return
+        comparison = await judge(self.reference, organisation, statement, got, want)
         if comparison.verdict is Verdict.DIFFERENT:
             self._fault(asking.name, comparison.why)
         else:
             self.decided.equal += 1
+            self.decided.viewed += organisation != self.organisation
         origins = await self.reference.origins(self.organisation, asking.statement)
         column = put_out(asking.policies, origins)
         if column is not None:
             self.decided.against += 1
             self._fault(asking.name, f"put out against the policy: {column}")
+
+    async def _seen(self, asking: _Asking) -> str:
+        """Return the schema with what is left of the tables that a statement reads."""
+        if not asking.views:
+            return self.organisation
+        name = f"{self.organisation} seen"
+        await self.reference.new_schema(name)
+        for table, view in asking.views.items():
+            await self.reference.copy(self.organisation, name, table, view.condition, view.masks)
+        return name
+
+    async def _failure(self, asking: _Asking) -> str | None:
+        """Return the SQLSTATE that the statement ends with over what is left of the tables."""
+        try:
+            await self.reference.run(await self._seen(asking), asking.statement)
+        except psycopg.Error as error:
+            return error.sqlstate
+        return None
+
+    async def _values(
+        self, columns: Mapping[str, Sequence[Column]], read: frozenset[str]
+    ) -> Values:
+        """Return values of the columns of tables that a statement reads."""
+        found: dict[Column, list[str]] = {}
+        for table, column in sorted({c for held in columns.values() for c in held}):
+            if table in read:
+                some = await self.reference.values(self.organisation, table, column, _SOME)
+                short = [v for v in some if v.isprintable() and len(v) <= _SOME and "\\" not in v]
+                if short:
+                    found[table, column] = short
+        return found
 
     async def _digested(self, statement: str) -> frozenset[tuple[str, str]]:
         """Return owners and columns that digests are looked up in, by what owners are asked."""
@@ -230,7 +287,7 @@ class _Bed:
     def _fault(self, name: str, why: str) -> None:
         self.decided.faults.append(f"{self.organisation} {name}: {why}")
 
-    def _enforce(self, texts: Mapping[str, str]) -> None:
+    async def _enforce(self, texts: Mapping[str, str], *, viewed: bool = False) -> None:
         """Put policies in force; those of other organisations' owners stay open."""
         gate = self.served.application.owner_queries.gate
         owners = self.served.application.owner_queries.adapters
@@ -240,6 +297,9 @@ class _Bed:
                 for owner in owners
             }
         )
+        if viewed or self.viewed:
+            await self.served.application.refresh()
+        self.viewed = viewed
 
     async def _edges(self, statement: str) -> frozenset[Edge]:
         cursor = await self.connection.execute(f"EXPLAIN (FORMAT JSON) {statement}".encode())
