@@ -43,8 +43,14 @@ _OF_TEXT: Final = frozenset({"btrim", "initcap", "lower", "ltrim", "rtrim", "upp
 _CUTTING: Final = frozenset({"left", "right", "substr", "substring"})
 _ROUNDING: Final = frozenset({"ceil", "ceiling", "floor", "round", "trunc"})
 
-_FEW_DIGITS: Final = "numeric(9)"
+_FEW_DIGITS: Final = "numeric(a few digits)"
 """What a part of a time is, which fits an integer. A year does not, that of ``infinity``."""
+
+_MOST_STEPS: Final = 64
+"""Steps that a value is made by: many could make it too large, depending on what is in the row."""
+
+_MOVE: Final = 20
+"""What moving a time counts as."""
 
 _TIME_FORMAT: Final = re.compile(
     r"(?:YYYY|IYYY|YY|MM|DDD|DD|D|HH24|HH12|MI|SS|Q|WW|IW|Month|Mon|Day|Dy|[ :/._-])+"
@@ -52,7 +58,7 @@ _TIME_FORMAT: Final = re.compile(
 _INTERVAL: Final = re.compile(
     r"-?(?:\d{1,5} ?(?:second|minute|hour|day)|\d{1,3} ?(?:week|month|year))s?", re.IGNORECASE
 )
-"""So short that no time that somebody means is out of range with it."""
+"""So short that no time that somebody means is out of range with three of them."""
 
 _PLAIN: Final = re.compile(r"-?(?=.{1,20}$)(?:\d+\.?\d*|\.\d+)")
 """A number of so few digits that no value of a row is out of range with it."""
@@ -91,12 +97,13 @@ Refuse = Callable[[str], InsufficientPrivilege]
 class Known:
     """A column: its type, empty where that is not known, and whether it is never NULL.
 
-    ``made``: it is made of a row's columns, by an expression of the statement's author.
+    ``made``: of how many steps it is made, by expressions of the statement's author; 0 where it is
+    as it is.
     """
 
     type: str
     not_null: bool
-    made: bool = False
+    made: int = 0
 
 
 Columns = Mapping[str, Known]
@@ -255,7 +262,9 @@ class RowForms:
         to_time = kind in _TIMES and name in ("date", "timestamp", "timestamptz")
         to_text = kind in _AS_TEXT and name in ("text", "varchar")
         to_number = inner.type == _FEW_DIGITS and name in ("int4", "int8")
-        return _made(_SPELLED.get(name, name)) if to_time or to_text or to_number else None
+        if not (to_time or to_text or to_number):
+            return None
+        return _made(_SPELLED.get(name, name), inner)
 
     def _call(self, node: Any, sources: Sources) -> Known | None:
         *schema, name = (part.sval for part in node.funcname)
@@ -267,23 +276,25 @@ class RowForms:
             return Known("timestamp with time zone", not_null=True)
         if name in _TAKES_PART:
             return self._part_of_time(name, arguments, sources)
-        values = [self._value(each, sources) for each in arguments]
-        if not values or None in values:
+        values = self._values(arguments, sources)
+        if not values:
             return None
-        kinds = [base_type(value.type) for value in values if value is not None]
+        kinds = [base_type(value.type) for value in values]
         if name == "concat" or (name in _OF_TEXT and len(kinds) == 1):
-            return _made("text") if _STRINGS.issuperset(kinds) else None
+            return _made("text", *values) if _STRINGS.issuperset(kinds) else None
         if name in _CUTTING and _STRINGS.issuperset(kinds[:1]):
             lengths = [_number(each) for each in arguments[1:]]
-            return None if any(n is None or n < 0 for n in lengths) else _made("text")
+            unknown = any(n is None or n < 0 for n in lengths)
+            return None if unknown else _made("text", *values)
         if name in _ROUNDING and len(kinds) == 1 and kinds[0] in _NUMBERS:
             exact = kinds[0] == "numeric"
-            return _made(values[0].type if exact and values[0] else "double precision")
+            return _made(values[0].type if exact else "double precision", *values)
         if name in ("round", "trunc") and kinds == ["numeric", "integer"]:
-            return _made("numeric") if isinstance(arguments[1], ast.A_Const) else None
+            fixed = isinstance(arguments[1], ast.A_Const)
+            return _made("numeric", *values) if fixed else None
         if name == "to_char" and len(kinds) == 2 and kinds[0] in _TIMES:
             written = getattr(getattr(arguments[1], "val", None), "sval", "")
-            return _made("text") if _TIME_FORMAT.fullmatch(written) else None
+            return _made("text", *values) if _TIME_FORMAT.fullmatch(written) else None
         return None
 
     def _part_of_time(self, name: str, arguments: Sequence[Any], sources: Sources) -> Known | None:
@@ -291,14 +302,15 @@ class RowForms:
             return None
         unit = getattr(getattr(arguments[0], "val", None), "sval", None)
         time = self._value(arguments[1], sources)
-        kind = "" if time is None else base_type(time.type)
-        if unit not in _TAKES_PART[name] or kind not in _TIMES:
+        if time is None or unit not in _TAKES_PART[name] or base_type(time.type) not in _TIMES:
             return None
         if name == "date_trunc":
-            return _made("timestamp with time zone" if kind == "date" else kind)
+            return _made(
+                "timestamp with time zone" if time.type == "date" else base_type(time.type), time
+            )
         if name == "date_part":
-            return _made("double precision")
-        return _made("numeric" if unit in ("year", "isoyear") else _FEW_DIGITS)
+            return _made("double precision", time)
+        return _made("numeric" if unit in ("year", "isoyear") else _FEW_DIGITS, time)
 
     def _operation(self, node: Any, sources: Sources) -> Known | None:
         operator = "".join(part.sval for part in node.name)
@@ -307,7 +319,7 @@ class RowForms:
             return None
         kinds = {base_type(left.type), base_type(right.type)}
         if operator == "||" and kinds <= _STRINGS:
-            return _made("text")
+            return _made("text", left, right)
         if not kinds <= _EXACT:
             return self._moved(node, left, operator)
         numbers = [_number(node.lexpr), _number(node.rexpr)]
@@ -315,8 +327,8 @@ class RowForms:
         if (divides and numbers[1] in (None, 0, -1)) or numbers == [None, None]:
             return None
         if "numeric" in kinds and (divides or operator in ("+", "-", "*")):
-            return _made("numeric")
-        return _made("bigint") if divides else None
+            return _made("numeric", left, right)
+        return _made("bigint", left, right) if divides else None
 
     def _moved(self, node: Any, left: Known, operator: str) -> Known | None:
         """Let a time be moved by a little."""
@@ -328,7 +340,8 @@ class RowForms:
         written = getattr(getattr(cast.arg, "val", None), "sval", "")
         if _literal_type(cast) != "interval" or not _INTERVAL.fullmatch(written):
             return None
-        return _made("timestamp without time zone" if left.type == "date" else left.type)
+        kind = "timestamp without time zone" if left.type == "date" else left.type
+        return _made(kind, left, steps=_MOVE)
 
     def _case(self, node: Any, sources: Sources) -> Known | None:
         if node.arg is not None and self._value(node.arg, sources) is None:
@@ -343,15 +356,20 @@ class RowForms:
 
     def _alike(self, nodes: Sequence[Any], sources: Sources) -> Known | None:
         """Return what is known of one of several values, which no cast makes alike."""
-        values = [self._value(each, sources) for each in nodes]
-        kinds = {base_type(value.type) for value in values if value is not None} - {"unknown"}
-        if None in values or "" in kinds:
+        values = self._values(nodes, sources)
+        kinds = {base_type(value.type) for value in values or ()} - {"unknown"}
+        if not values or "" in kinds:
             return None
         if len(kinds) > 1 and not kinds <= _EXACT and not kinds <= _STRINGS:
             return None
         if len(kinds) > 1:
-            return _made("numeric" if kinds <= _EXACT else "text")
-        return _made(kinds.pop() if kinds else "text")
+            return _made("numeric" if kinds <= _EXACT else "text", *values)
+        return _made(kinds.pop() if kinds else "text", *values)
+
+    def _values(self, nodes: Sequence[Any], sources: Sources) -> list[Known] | None:
+        values = [self._value(each, sources) for each in nodes]
+        known = [value for value in values if value is not None]
+        return known if len(known) == len(values) else None
 
     # --- constants --------------------------------------------------------------------------------
 
@@ -408,8 +426,10 @@ _NOW: Final = {
 }
 
 
-def _made(kind: str) -> Known:
-    return Known(kind, not_null=False, made=True)
+def _made(kind: str, *of: Known, steps: int = 0) -> Known | None:
+    """Return what is made of others; None where that takes too many steps."""
+    made = (steps or len(of)) + sum(each.made for each in of)
+    return Known(kind, not_null=False, made=made) if made <= _MOST_STEPS else None
 
 
 def _literal_type(node: Any) -> str:

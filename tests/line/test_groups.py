@@ -583,3 +583,18 @@ def test_entities_are_counted_over_all_owners_of_a_tables_rows(split):
         connection = client(north=rule.format("person", 2), south=other)
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="not all owners"):
             connection.execute(statement.format(""))
+
+
+def test_no_value_is_made_so_large_that_it_fails_for_some_row(asked):
+    connection, _, _ = asked
+    moved = "SELECT at + INTERVAL '999 year' AS at, person, city, cost FROM"
+    longer = "SELECT city || city || city || city AS city, person, at, cost FROM"
+    larger = "SELECT cost * 9999999999999999.9 AS cost, person, city, at FROM"
+    for step, key, most in ((moved, "at", 3), (longer, "city", 2), (larger, "cost", 32)):
+        rows = "visits"
+        for number in range(most):
+            rows = f"({step} {rows}) AS q{number}"
+        statement = f"SELECT {key}, count(*) FROM {{}} GROUP BY {key}"
+        connection.execute(statement.format(rows))
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="that may fail"):
+            connection.execute(statement.format(f"({step} {rows}) AS q"))

@@ -53,6 +53,7 @@ def _event(producer: str, ask: Body, at: str, state: str, sqlstate: str | None) 
             **_facet(producer, f"{_OWN}ask:1"),
             "principal": ask["principal"],
             "purpose": ask.get("purpose"),
+            "roles": ask.get("roles"),
             "asked": ask["asked"],
             "route": ask["route"],
             "ownerCover": ask["kappa"],
