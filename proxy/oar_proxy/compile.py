@@ -17,7 +17,7 @@ from oar_proxy import columnuse, grouping
 from oar_proxy import plan as plans
 from oar_proxy.catalog import PublishedTable
 from oar_proxy.decision import Decisions
-from oar_proxy.errors import FeatureNotSupported
+from oar_proxy.errors import FeatureNotSupported, InsufficientPrivilege
 from oar_proxy.estimate import Size, answer_size
 from oar_proxy.gate import Gate
 from oar_proxy.hub import planreading
@@ -158,13 +158,18 @@ class Compiler:
     ) -> Plan:
         owners = dict.fromkeys(owner for table in statement.tables for owner in table.owners)
         wishes.decisions.require_asks(owners)
-        checked = columnuse.check(statement, wishes.decisions)
-        statement, withheld = grouping.shown(statement, wishes.decisions, literals)
+        try:
+            checked = columnuse.check(statement, wishes.decisions)
+            shown, withheld = grouping.shown(statement, wishes.decisions, literals)
+        except InsufficientPrivilege:
+            # Tools ask so for columns alone, and may have them.
+            if not await self._needs_no_row(statement, literals, wishes.meaning):
+                raise
+            return self._rowless_plan(statement, wishes)
+        statement = shown
         edits = _literal_edits(statement, literals)
         if await self._needs_no_row(statement, literals, wishes.meaning):
-            plan = plans.make_plan(
-                statement, Reading({}, ()), adapters=self._adapters, decisions=wishes.decisions
-            )
+            plan = self._rowless_plan(statement, wishes)
             return replace(plan, checked=checked, withheld=withheld)
         capabilities = {owner: self._adapters[owner].capabilities for owner in owners}
         whole = whole_statement(statement, capabilities, edits)
@@ -220,6 +225,12 @@ class Compiler:
         return answer_size(explained, rows)
 
     # --- what the planner says ------------------------------------------------------------------
+
+    def _rowless_plan(self, statement: FederatedStatement, wishes: _Wishes) -> Plan:
+        """Plan what no owner is asked for."""
+        return plans.make_plan(
+            statement, Reading({}, ()), adapters=self._adapters, decisions=wishes.decisions
+        )
 
     async def _needs_no_row(
         self, statement: FederatedStatement, literals: Mapping[int, str], settings: Settings

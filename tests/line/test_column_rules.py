@@ -73,6 +73,9 @@ ALLOWED = [
     "SELECT EXISTS (SELECT FROM staff WHERE ssn = 's1')",
     "SELECT (SELECT count(*) FROM staff WHERE ssn = 's1')",
     "SELECT name FROM staff WHERE staff.salary > 55",
+    # of no row there is nothing to put out
+    "SELECT * FROM staff LIMIT 0",
+    "SELECT ssn, grade FROM staff WHERE 1 = 0 ORDER BY grade",
     # aggregates of a column
     "SELECT sum(salary) FROM staff",
     "SELECT pg_catalog.avg(s.salary), count(s.salary), count(*) FROM staff s",

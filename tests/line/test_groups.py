@@ -598,3 +598,22 @@ def test_no_value_is_made_so_large_that_it_fails_for_some_row(asked):
         connection.execute(statement.format(rows))
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="that may fail"):
             connection.execute(statement.format(f"({step} {rows}) AS q"))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM visits LIMIT 0",
+        "SELECT * FROM (SELECT * FROM visits) AS probe WHERE (0 = 1)",
+        "SELECT v.id, lower(city) FROM visits v WHERE false AND 1 / (person - 3) = 1",
+    ],
+)
+def test_whoever_asks_for_no_row_has_the_columns(asked, statement):
+    connection, merged, _ = asked
+    steps = "SELECT max(step) FROM oar.steps"
+    before = connection.execute(steps).fetchone()
+    cursor = connection.execute(statement)
+    expected = [column.name for column in merged.execute(statement).description]
+    assert [column.name for column in cursor.description] == expected
+    assert cursor.fetchall() == []
+    assert connection.execute(steps).fetchone() == before
