@@ -198,7 +198,7 @@ class Reference:
 
     @asynccontextmanager
     async def shuffled(self, organisation: str) -> AsyncIterator[Run]:
-        """Run statements over the same rows in another physical order.
+        """Run statements over the same rows in another physical order, and grouped otherwise.
 
         Temporary tables hide the organisation's for the length of the block. What a statement
         answers differently here, its SQL leaves open.
@@ -219,6 +219,10 @@ class Reference:
                         **names
                     )
                 )
+            # A hash table gives its groups in the same order, in whichever the rows went in.
+            await self._connection.execute(
+                "SELECT set_config('enable_hashagg', (random() < 0.5)::text, true)"
+            )
             yield partial(fetch, self._connection)
 
     async def _enter(self, organisation: str) -> None:

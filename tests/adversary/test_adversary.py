@@ -132,7 +132,8 @@ def received(outcomes, world):
 
 def test_no_owner_received_a_value_of_another_but_keys_that_it_may(received):
     for query in received:
-        everything = query.text + query.parameters
+        # A digest may have any digits.
+        everything = re.sub(r"\\x[0-9a-f]{64}", "", query.text + query.parameters)
         if query.owner == "hr":
             assert not re.search(r"(?:CUST|BUYER|BUY|NOTE)-\d", everything), query
         else:
