@@ -14,6 +14,7 @@ owner and the hub has to decode a value.
 from __future__ import annotations
 
 import enum
+import itertools
 import struct
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -419,6 +420,22 @@ class Packed(Sequence[Cell]):
         return self._count
 
     def __iter__(self) -> Iterator[Cell]:
+        width = self._width()
+        if width is None:
+            return self._each()
+        return itertools.chain.from_iterable(struct.iter_unpack(f"4x{width}s", self.elements))
+
+    def _width(self) -> int | None:
+        """The bytes of each cell where all have as many, fewer than 256: numbers have."""
+        length, count = self.elements[:4], self._count
+        if not length or any(length[:3]) or len(self.elements) != count * (4 + length[3]):
+            return None
+        # Where the first ends begins the second, which is as long then, and so on.
+        places = (self.elements[place :: 4 + length[3]] for place in range(4))
+        alike = all(each == length[n : n + 1] * count for n, each in enumerate(places))
+        return length[3] if alike else None
+
+    def _each(self) -> Iterator[Cell]:
         elements, position = self.elements, 0
         while position < len(elements):
             (size,) = _LENGTH.unpack_from(elements, position)

@@ -237,13 +237,16 @@ class Gate:
 
         What was counted stays counted, also if nothing of it is sent in the end.
         """
-        leaving: dict[str, Leaving] = {}
-        for step in steps:
-            for bound in step.edges:
-                _add_leaving(leaving, step, bound)
-        for owner, keys in sorted(leaving.items()):
-            limit = decisions.keys_per_day(owner)
-            if limit is None or not keys:
+        edges = [(step, bound) for step in steps for bound in step.edges]
+        owners = {origin.owner for _, bound in edges for origin in bound.edge.origins}
+        found = ((owner, decisions.keys_per_day(owner)) for owner in sorted(owners))
+        limits = {owner: limit for owner, limit in found if limit is not None}
+        leaving = {owner: Leaving() for owner in limits}
+        for step, bound in edges:
+            _add_leaving(leaving, step, bound)
+        for owner, limit in limits.items():
+            keys = leaving[owner]
+            if not keys:
                 continue
             spent = await self._ledger.spend(
                 ask.principal, owner, decisions.today, keys, limit.number
@@ -365,7 +368,7 @@ def _disclosures(decisions: Decisions, bound: BoundEdge) -> Iterator[Disclosure]
 
 
 def _add_leaving(leaving: dict[str, Leaving], step: Step, bound: BoundEdge) -> None:
-    """Add the keys of an edge to those of their owners, apart where they are known one by one.
+    """Add the keys of an edge to those of owners, of some only, apart where each is known.
 
     They are not where they stand in the SQL or are digests, and whose is which is not where
     several owners hold rows of their table.
@@ -381,9 +384,9 @@ def _add_leaving(leaving: dict[str, Leaving], step: Step, bound: BoundEdge) -> N
     others = [_target(other.edge) for other in step.edges]
     alone = len(edge.origins) == 1 and others.count(target) == 1
     for origin, count in zip(edge.origins, bound.from_each, strict=True):
-        if origin.owner == edge.receiver:
+        held = leaving.get(origin.owner)
+        if held is None or origin.owner == edge.receiver:
             continue
-        held = leaving.setdefault(origin.owner, Leaving())
         if alone and len(lists) == 1 and lists[0].hmac is None:
             kind = base_type(lists[0].type)
             named = f"{origin.name}\0{edge.receiver}\0".encode()
