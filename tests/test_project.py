@@ -143,7 +143,10 @@ def test_fails_no_longer(): pass
 def left_out(tmp_path):
     """Run tests that run, skip and fail below the project's own conftest."""
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib -ra\n")
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\naddopts = --import-mode=importlib -ra\n"
+        f"pythonpath = {ROOT / 'tests' / 'support'}\n"
+    )
     (tmp_path / "test_some.py").write_text(LEFT_OUT)
     (tmp_path / "test_module.py").write_text("import pytest\npytest.importorskip('nosuch')\n")
 
