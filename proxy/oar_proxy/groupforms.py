@@ -74,6 +74,7 @@ _SCALARS: Final = frozenset(
         "strpos",
         "substr",
         "substring",
+        "timezone",
         "to_char",
         "to_date",
         "to_json",

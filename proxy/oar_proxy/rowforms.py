@@ -28,13 +28,19 @@ from oar_proxy.errors import InsufficientPrivilege
 from oar_proxy.sql.tree import ast, children, enums
 
 _UNITS: Final = frozenset({"second", "minute", "hour", "day", "week", "month", "quarter", "year"})
-_FIELDS: Final = _UNITS | {"dow", "isodow", "doy", "isoyear"}
+_FIELDS: Final = _UNITS | {"dow", "isodow", "doy", "epoch", "isoyear"}
 _TAKES_PART: Final = {"date_trunc": _UNITS, "extract": _FIELDS, "date_part": _FIELDS}
 
 _INTEGERS: Final = frozenset({"smallint", "integer", "bigint"})
 _EXACT: Final = _INTEGERS | {"numeric"}
 _NUMBERS: Final = _EXACT | {"real", "double precision"}
 _TIMES: Final = frozenset({"date", "timestamp without time zone", "timestamp with time zone"})
+_ZONED: Final = {
+    "timestamp without time zone": "timestamp with time zone",
+    "timestamp with time zone": "timestamp without time zone",
+}
+"""What a time with a zone is without, and the other way round."""
+
 _STRINGS: Final = frozenset({"character", "character varying", "text", "unknown"})
 _AS_TEXT: Final = _NUMBERS | _TIMES | _STRINGS | {"boolean", "uuid"}
 """Types of which every value has a text."""
@@ -44,7 +50,13 @@ _CUTTING: Final = frozenset({"left", "right", "substr", "substring"})
 _ROUNDING: Final = frozenset({"ceil", "ceiling", "floor", "round", "trunc"})
 
 _FEW_DIGITS: Final = "numeric(a few digits)"
-"""What a part of a time is, which fits an integer. A year does not, that of ``infinity``."""
+"""What most parts of a time are, which fit an integer."""
+
+_ENDLESS: Final = frozenset({"epoch", "isoyear", "year"})
+"""Parts that ``infinity`` has: infinitely many, which fit none."""
+
+_ZONES: Final = frozenset({"UTC", "Etc/UTC", "GMT"})
+"""Names of zones that every PostgreSQL knows. Of another one it says with the first row if not."""
 
 _MOST_STEPS: Final = 64
 """Steps that a value is made by: many could make it too large, depending on what is in the row."""
@@ -276,6 +288,8 @@ class RowForms:
             return Known("timestamp with time zone", not_null=True)
         if name in _TAKES_PART:
             return self._part_of_time(name, arguments, sources)
+        if name == "timezone":
+            return self._in_a_zone(arguments, sources)
         values = self._values(arguments, sources)
         if not values:
             return None
@@ -293,14 +307,14 @@ class RowForms:
             fixed = isinstance(arguments[1], ast.A_Const)
             return _made("numeric", *values) if fixed else None
         if name == "to_char" and len(kinds) == 2 and kinds[0] in _TIMES:
-            written = getattr(getattr(arguments[1], "val", None), "sval", "")
-            return _made("text", *values) if _TIME_FORMAT.fullmatch(written) else None
+            known = _TIME_FORMAT.fullmatch(_text(arguments[1]))
+            return _made("text", *values) if known else None
         return None
 
     def _part_of_time(self, name: str, arguments: Sequence[Any], sources: Sources) -> Known | None:
         if len(arguments) != 2:
             return None
-        unit = getattr(getattr(arguments[0], "val", None), "sval", None)
+        unit = _text(arguments[0]).lower()
         time = self._value(arguments[1], sources)
         if time is None or unit not in _TAKES_PART[name] or base_type(time.type) not in _TIMES:
             return None
@@ -310,7 +324,15 @@ class RowForms:
             )
         if name == "date_part":
             return _made("double precision", time)
-        return _made("numeric" if unit in ("year", "isoyear") else _FEW_DIGITS, time)
+        return _made("numeric" if unit in _ENDLESS else _FEW_DIGITS, time)
+
+    def _in_a_zone(self, arguments: Sequence[Any], sources: Sources) -> Known | None:
+        """``time AT TIME ZONE 'UTC'``."""
+        time = self._value(arguments[1], sources)
+        kind = "" if time is None else base_type(time.type)
+        if time is None or kind not in _ZONED or _text(arguments[0]) not in _ZONES:
+            return None
+        return _made(_ZONED[kind], time, steps=_MOVE)
 
     def _operation(self, node: Any, sources: Sources) -> Known | None:
         operator = "".join(part.sval for part in node.name)
@@ -337,8 +359,7 @@ class RowForms:
         cast = node.rexpr
         if not isinstance(cast, ast.TypeCast) or not self._literal(cast):
             return None
-        written = getattr(getattr(cast.arg, "val", None), "sval", "")
-        if _literal_type(cast) != "interval" or not _INTERVAL.fullmatch(written):
+        if _literal_type(cast) != "interval" or not _INTERVAL.fullmatch(_text(cast.arg)):
             return None
         kind = "timestamp without time zone" if left.type == "date" else left.type
         return _made(kind, left, steps=_MOVE)
@@ -389,7 +410,7 @@ class RowForms:
         """
         if isinstance(node, ast.FuncCall):
             *schema, name = (part.sval for part in node.funcname)
-            texts = [getattr(getattr(each, "val", None), "sval", "") for each in node.args or ()]
+            texts = [_text(each) for each in node.args or ()]
             reads = name in ("to_date", "to_timestamp") and len(texts) == 2
             return schema in ([], ["pg_catalog"]) and reads and is_time(*texts)
         if isinstance(node, ast.ParamRef):
@@ -455,6 +476,11 @@ def _number(node: Any) -> float | None:
         return None
     text = str(node.val.ival or 0) if isinstance(node.val, ast.Integer) else node.val.fval
     return float(text) if _PLAIN.fullmatch(text) else None
+
+
+def _text(node: Any) -> str:
+    """Return a constant text, empty where it is none."""
+    return str(getattr(getattr(node, "val", None), "sval", ""))
 
 
 def _has_a_query(node: Any) -> bool:
