@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import pytest
 from oar_bench.cli import app
-from oar_bench.overhead import peers, stages
+from oar_bench.overhead import peers, stages, volume
 from oar_bench.overhead.join import CASES, Figures, Moved, growing, same
 from oar_bench.overhead.processes import OverheadError, interleaved, program
 from oar_bench.work import work_directory
@@ -133,6 +133,18 @@ def test_pass_through():
     assert found["rows_copied"] == 100_000
     for figure in ("latency_ms", "throughput_tps", "copy_ms"):
         assert set(found[figure]) == {"direct", "oar", "pgbouncer", "ratio"}
+
+
+def test_volume():
+    """Of forty megabytes; that more takes no more is read off a run of ten thousand."""
+    arguments = ["overhead", "volume", "--gigabytes", "0.04", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    cases = json.loads(result.stdout)["cases"]
+    assert set(cases) == set(volume.CASES)
+    for case in cases.values():
+        assert 0.04 <= case["gigabytes"] < 0.042
+        assert 0 < case["proxy_before"] <= case["proxy_peak"] < 1000
 
 
 def test_stages_are_timed_without_what_they_call_of_each_other(monkeypatch):

@@ -72,6 +72,37 @@ def stages_command(
     finish(table, {"rows": rows, "rounds": rounds, "ms": rounded}, json_only=json_only)
 
 
+@overhead.command("volume")
+def volume_command(
+    gigabytes: Annotated[float, typer.Option(min=0.01, help="10⁹ bytes, of each statement.")] = 10,
+    json_only: JsonOption = False,
+) -> None:
+    """Memory of the proxy and its hub while far more rows pass than that would hold."""
+    from oar_bench.overhead import volume
+    from oar_bench.overhead.processes import OverheadError
+
+    try:
+        with work_directory() as directory:
+            found = volume.measure(directory, gigabytes=gigabytes)
+    except OverheadError as error:
+        refuse(str(error))
+    columns = ("GB", "GB / s", "proxy, MiB", "at most", "hub, MiB", "at most")
+    table = Table("", *columns, title=f"{gigabytes:g} GB each")
+    for name, each in found.items():
+        memory = (f"{mebibytes:,.0f}" for mebibytes in astuple(each.memory))
+        rate = each.gigabytes / each.seconds
+        table.add_row(name, f"{each.gigabytes:.2f}", f"{rate:.2f}", *memory)
+    result = {
+        name: {
+            "gigabytes": round(each.gigabytes, 3),
+            "seconds": round(each.seconds, 2),
+            **{part: round(mebibytes, 1) for part, mebibytes in asdict(each.memory).items()},
+        }
+        for name, each in found.items()
+    }
+    finish(table, {"cases": result}, json_only=json_only)
+
+
 @overhead.command("join")
 def join_command(
     rows: Annotated[int, typer.Option(help="Of each owner's table.")] = 1_000_000,
