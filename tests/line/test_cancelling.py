@@ -8,20 +8,10 @@ import modelserver
 import psycopg
 import pytest
 from oar_proxy.settings import DrafterSettings
-from waits import until
+from waits import blocked, until
 
 JOIN = "SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) WHERE b.s = 'p' ORDER BY 1, 2"
 ROWS = [(1, 100), (4, 100)]
-
-
-def blocked(owners):
-    """Statements at north that wait for a lock."""
-    with psycopg.connect(owners.north, autocommit=True) as watcher:
-        query = (
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
-            "AND wait_event_type = 'Lock'"
-        )
-        return watcher.execute(query).fetchone()[0]
 
 
 class TestBySql:
@@ -35,7 +25,7 @@ class TestBySql:
             await connection.execute(prepare)
         pid = connection.info.backend_pid
         asking = asyncio.create_task(connection.execute(JOIN))
-        await until(lambda: blocked(owners) == 1)
+        await until(lambda: blocked(owners.north) == 1)
         await asyncio.sleep(settled)
         if bound:
             found = await other.execute(f"SELECT {function}(%s)", (pid,))
@@ -45,7 +35,7 @@ class TestBySql:
         with pytest.raises(psycopg.Error) as caught:
             async with asyncio.timeout(30):
                 await asking
-        await until(lambda: blocked(owners) == 0)
+        await until(lambda: blocked(owners.north) == 0)
         await other.close()
         return caught.value, connection
 
@@ -121,7 +111,7 @@ class TestBySql:
             await connection.execute("SET oar.progress = on; SET lock_timeout = '100ms'")
             await connection.execute("BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ")
             asking = asyncio.create_task(connection.execute(JOIN))
-            await until(lambda: blocked(owners) == 1)
+            await until(lambda: blocked(owners.north) == 1)
             await until(lambda: any("asking owner north" in message for message in told))
             await asyncio.sleep(0.5)
             locked.rollback()

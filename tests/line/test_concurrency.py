@@ -9,7 +9,7 @@ import time
 import psycopg
 import pytest
 from oar_proxy.session import Session
-from waits import until
+from waits import blocked, until
 
 JOIN = "SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) WHERE b.s = 'p' ORDER BY 1, 2"
 TURNED = "SELECT b.id, a.v FROM shop.b JOIN shop.a USING (k) WHERE a.v = 'x' ORDER BY 1, 2"
@@ -34,16 +34,6 @@ def test_statements_that_want_the_same_owners_do_not_wait_for_each_other_for_eve
     assert answers[1::2] == [[[(1, "x"), (2, "x")]] * 3] * 15
 
 
-def blocked(owners):
-    """Statements at north that wait for a lock."""
-    with psycopg.connect(owners.north, autocommit=True) as watcher:
-        query = (
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
-            "AND wait_event_type = 'Lock'"
-        )
-        return watcher.execute(query).fetchone()[0]
-
-
 @pytest.mark.parametrize("how", ["cancel", "statement_timeout", "disconnect"])
 def test_an_owner_is_left_alone_when_nobody_waits_any_more(line, owners, how):
     async def give_up():
@@ -51,7 +41,7 @@ def test_an_owner_is_left_alone_when_nobody_waits_any_more(line, owners, how):
         if how == "statement_timeout":
             await connection.execute("SET statement_timeout = '3s'")
         asking = asyncio.create_task(connection.execute(JOIN))
-        await until(lambda: blocked(owners) == 1)
+        await until(lambda: blocked(owners.north) == 1)
         if how == "cancel":
             await connection.cancel_safe()
         if how == "disconnect":
@@ -62,7 +52,7 @@ def test_an_owner_is_left_alone_when_nobody_waits_any_more(line, owners, how):
                 await asking
             await connection.execute("RESET statement_timeout")
             await connection.execute("SELECT 1")
-        await until(lambda: blocked(owners) == 0)
+        await until(lambda: blocked(owners.north) == 0)
         await connection.close()
 
     with psycopg.connect(owners.north) as locker:
@@ -86,7 +76,7 @@ def test_an_owners_time_does_not_pass_while_another_one_is_waited_for(
 
     async def wait_longer(dsn, locker):
         asking = asyncio.create_task(ask(dsn, statement, 1))
-        await until(lambda: blocked(owners) == 1)
+        await until(lambda: blocked(owners.north) == 1)
         await asyncio.sleep(2.5)
         locker.rollback()
         return await asking

@@ -11,6 +11,8 @@ import threading
 import time
 from contextlib import contextmanager
 
+import psycopg
+
 SECONDS = 60
 """After which what is waited for will not happen."""
 
@@ -43,3 +45,13 @@ def once(condition, act):
         yield
     finally:
         waiting.join()
+
+
+def blocked(dsn):
+    """How many statements wait for a lock in a database."""
+    with psycopg.connect(dsn, autocommit=True) as watcher:
+        query = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND wait_event_type = 'Lock'"
+        )
+        return watcher.execute(query).fetchone()[0]
