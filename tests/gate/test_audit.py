@@ -484,7 +484,7 @@ def test_tail_follows(book):
         assert {body.get("ask") for body in printed[1:7]} == {str(ask.id)}
     finally:
         following.terminate()
-        following.wait(10)
+        following.wait(60)
         following.stdout.close()
 
 

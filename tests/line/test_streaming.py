@@ -455,7 +455,7 @@ def test_a_client_that_leaves_stops_the_owner(direct, reach):
 
 def test_the_timeout_is_for_all_of_it(reading, direct):
     """A client that does not read holds the owner's snapshot no longer than that."""
-    reading.execute("SET statement_timeout = '1s'")
+    reading.execute("SET statement_timeout = '3s'")
     rows = reading.cursor().stream(WIDE)
     assert next(rows)
     eventually(lambda: open_transactions(direct) == 0)

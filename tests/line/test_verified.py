@@ -259,7 +259,9 @@ def test_what_does_not_fit_is_refused_and_withheld(serve):
         pairs = directory / "pairs.yaml"
         pairs.write_text(HEAD + PAIRS.replace("b.w", "b.gone"))
         fits = "SELECT fits FROM oar.verified WHERE name = 'pairs'"
+        # The proxy's own state follows the hub's in a moment.
         assert eventually(lambda: person.execute(fits).fetchone() == (False,))
+        assert eventually(lambda: answers(person, "SELECT * FROM oar_ask('pairs')") is None)
         refused = asking(person, "pairs")
         assert refused.sqlstate == "OA006"
         assert refused.diag.message_hint == "its reviewers find out why with: oar verify check"
@@ -269,7 +271,7 @@ def test_what_does_not_fit_is_refused_and_withheld(serve):
         assert person.execute("SELECT count(*) FROM verified.named").fetchone() == (2,)
         pairs.write_text(HEAD + PAIRS)
         assert eventually(lambda: person.execute(fits).fetchone() == (True,))
-        assert person.execute("SELECT * FROM verified.pairs").fetchall() == ROWS
+        assert eventually(lambda: answers(person, "SELECT * FROM verified.pairs") == ROWS)
 
 
 def test_a_table_that_changes_takes_its_view_along(serve, owners):
@@ -341,6 +343,7 @@ def test_what_a_policy_hides_later_is_not_named(serve, owners):
         fits = "SELECT name FROM oar.verified WHERE NOT fits ORDER BY name"
         hidden = [("by_kind",), ("pairs",)]
         assert eventually(lambda: person.execute(fits).fetchall() == hidden)
+        assert eventually(lambda: answers(person, "SELECT * FROM oar_ask('pairs')") is None)
         for question in ("pairs", "above 99 of p"):
             refused = asking(person, question)
             assert refused.sqlstate == "OA006"

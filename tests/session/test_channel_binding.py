@@ -248,7 +248,7 @@ class Scram:
     def __init__(self, where, encrypted=True):
         self.where = where
         self.socket = socket.create_connection((where["host"], where["port"]))
-        self.socket.settimeout(20)
+        self.socket.settimeout(60)
         if encrypted:
             self.socket.sendall(SSL_REQUEST)
             assert self.socket.recv(1) == b"S"

@@ -99,7 +99,7 @@ def test_versions_and_options_to_come_are_negotiated_as_the_hub_does(
         (socket.AF_UNIX, f"{hub.host}/.s.PGSQL.{hub.port}"),
     ):
         with socket.socket(family) as client:
-            client.settimeout(20)
+            client.settimeout(60)
             client.connect(address)
             client.sendall(startup_packet(*names, *options, minor=minor))
             received = b""
@@ -273,7 +273,7 @@ def test_the_socket_of_a_cancellation_is_closed_when_it_is_delivered(raw, execut
         raw.send(messages.encode_query(b"SELECT pg_sleep(60)"))
         eventually(lambda: executes(raw.key))
         with socket.create_connection(("127.0.0.1", door.port)) as canceller:
-            canceller.settimeout(20)
+            canceller.settimeout(60)
             request = struct.pack("!IHHI", 12 + len(secret), 1234, 5678, raw.key) + secret
             canceller.sendall(request)
             assert canceller.recv(1) == b""

@@ -34,7 +34,7 @@ def startup(*parameters, code=196608):
 
 
 def read_all(connection):
-    connection.settimeout(20)
+    connection.settimeout(60)
     received = b""
     try:
         while part := connection.recv(65536):
@@ -78,7 +78,7 @@ def dial(door):
 
     def make(port=None):
         connection = socket.create_connection(("127.0.0.1", port or door.port))
-        connection.settimeout(20)
+        connection.settimeout(60)
         opened.append(connection)
         return connection
 

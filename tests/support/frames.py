@@ -79,7 +79,7 @@ class Raw:
         self._connection = psycopg.connect(**where, autocommit=True)
         self.key = self._connection.info.backend_pid
         self.socket = socket.socket(fileno=os.dup(self._connection.fileno()))
-        self.socket.settimeout(20)
+        self.socket.settimeout(60)
         self._received = b""
 
     def send(self, *messages):

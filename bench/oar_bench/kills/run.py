@@ -28,7 +28,7 @@ CLIENTS: Final = 3
 """Clients at each proxy."""
 
 LONGEST: Final = 0.4
-"""Seconds from the first statements to the kill, at most."""
+"""Seconds from when clients are connected to the kill, at most."""
 
 KINDS: Final = ("proxy", "ledger", "hub")
 """Who is killed: a proxy, the hub's process that writes the ledger, the hub's postmaster."""
@@ -69,6 +69,7 @@ class _Clients:
         self._outcome = outcome
         self._numbers = numbers
         self._over = threading.Event()
+        self._ready = threading.Semaphore(0)
         self._threads = [
             threading.Thread(target=self._ask, args=(proxy,))
             for proxy in range(PROXIES)
@@ -78,6 +79,8 @@ class _Clients:
     def __enter__(self) -> _Clients:
         for thread in self._threads:
             thread.start()
+        for _ in self._threads:
+            self._ready.acquire()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,7 +90,11 @@ class _Clients:
 
     def _ask(self, proxy: int) -> None:
         try:
-            with self._world.connect(proxy) as connection:
+            try:
+                connection = self._world.connect(proxy)
+            finally:
+                self._ready.release()
+            with connection:
                 while not self._over.is_set():
                     number = next(self._numbers)
                     # The number stands in both owners' queries, so that each is another text.
