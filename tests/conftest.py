@@ -96,6 +96,10 @@ def hub_server():
         # Proxies, of which some last as long as the tests, their owners and what is compared with.
         context = open_hub(HubSettings(data_dir=directory / "hub", max_connections=600))
         address = runner.run(context.__aenter__())
+        with psycopg.connect(address.conninfo, autocommit=True) as connection:
+            # Nothing of it outlives the tests; databases are made and dropped by the hundred.
+            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute("SELECT pg_reload_conf()")
         try:
             yield address
         finally:

@@ -284,6 +284,13 @@ def test_the_server_does_not_inherit_the_environment(settings, monkeypatch):
     assert b"PGPORT" not in environment
 
 
+def test_what_is_committed_is_on_disk(settings):
+    names = ("fsync", "synchronous_commit", "full_page_writes")
+    with started(settings) as address:
+        for name in names:
+            assert query(address, f"SHOW {name}") == ("on",)
+
+
 def test_a_start_that_is_cancelled_leaves_nothing_running(fresh):
     async def run():
         async with embedded_hub(fresh):
