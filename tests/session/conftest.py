@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import re
 import secrets
 import threading
@@ -14,6 +15,7 @@ import psycopg
 import psycopg.conninfo
 import pytest
 import uvloop
+import waits
 from frames import Raw
 from oar_proxy.app import user_keys
 from oar_proxy.errors import InsufficientPrivilege
@@ -332,15 +334,7 @@ def admin(hub):
 @pytest.fixture
 def executes(admin):
     """Tell whether the hub is in the ``pg_sleep`` of a pid's session, or waits so for its client."""
-
-    def look(pid, event="PgSleep"):
-        query = (
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE pid = %s AND state = 'active' AND wait_event = %s"
-        )
-        return admin.execute(query, (pid, event)).fetchone() == (1,)
-
-    return look
+    return functools.partial(waits.executes, admin)
 
 
 @pytest.fixture

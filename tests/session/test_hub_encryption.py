@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import datetime
 import ssl
-import threading
 from dataclasses import replace
+from functools import partial
 
 import psycopg
 import psycopg.conninfo
@@ -20,6 +20,7 @@ from oar_proxy.hub.address import HubError
 from oar_proxy.hub.users import add_user
 from oar_proxy.settings import HubSettings
 from places import TcpServer, installed_programs
+from waits import executes, once
 
 ENCRYPTED = "SELECT ssl, version FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
 
@@ -95,11 +96,12 @@ def test_sessions_and_cancellations_are_encrypted(server, certificates, user, op
         assert version == ("TLSv1.2" if "TLSv1.2" in options else "TLSv1.3")
         wide = "SELECT repeat('x', 1000) FROM generate_series(1, 5000)"
         assert len(client.execute(wide).fetchall()) == 5000
-        canceller = threading.Timer(0.3, client.cancel_safe)
-        canceller.start()
-        with pytest.raises(psycopg.errors.QueryCanceled):
+        with (
+            psycopg.connect(server.dsn("oar"), autocommit=True) as watcher,
+            once(partial(executes, watcher, client.info.backend_pid), client.cancel_safe),
+            pytest.raises(psycopg.errors.QueryCanceled),
+        ):
             client.execute("SELECT pg_sleep(60)")
-        canceller.join()
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,15 @@ async def until(condition):
     return await asyncio.to_thread(eventually, condition)
 
 
+def executes(watcher, pid, event="PgSleep"):
+    """Tell whether a server is in the ``pg_sleep`` of a pid's session, or waits otherwise for it."""
+    query = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE pid = %s AND state = 'active' AND wait_event = %s"
+    )
+    return watcher.execute(query, (pid, event)).fetchone() == (1,)
+
+
 @contextmanager
 def once(condition, act):
     """While the block runs, do something in another thread as soon as a condition holds."""
