@@ -57,6 +57,22 @@ def test_plans_have_the_shape_that_is_read(hub, names, statement, expected):
     assert not kinds & {"Nested Loop", "Merge Join", "Index Scan", "Bitmap Heap Scan", "Memoize"}
 
 
+def test_connections_that_the_hub_has_ended_are_not_used(hub, admin, names):
+    """Its server may have restarted since: nobody is told of what nobody asked then."""
+    theirs = "application_name = 'oar planner' AND datname = current_database()"
+
+    async def work(planner):
+        for _ in range(2):
+            await asyncio.gather(*(planner.explain("SELECT 1") for _ in range(4)))
+            assert await planner.check("SELECT 1") is None
+            admin.execute(
+                f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE {theirs}"
+            )
+        return await asyncio.gather(*(planner.explain("SELECT 1") for _ in range(4)))
+
+    assert len(ask(hub, work)) == 4
+
+
 def test_the_planner_reasons_from_declared_keys(hub, names):
     (answer,) = explain(
         hub, "SELECT u.id FROM {u} AS u LEFT JOIN {t} AS t ON t.id = u.t_id".format(**names)

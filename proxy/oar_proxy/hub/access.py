@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import psycopg.conninfo
@@ -60,11 +61,22 @@ async def admin_pool(address: HubAddress, *, size: int = 4) -> AsyncIterator[Adm
         kwargs={"autocommit": True, "application_name": "oar"},
         min_size=1,
         max_size=size,
+        check=ended,
         open=False,
         name="oar",
     )
     async with pool:
         yield pool
+
+
+async def ended(connection: AsyncConnection[Any]) -> None:
+    """Raise ``psycopg.OperationalError`` where the hub has ended a connection.
+
+    A pool's check before it gives one away, without a round trip. The hub's last words are read
+    first, and then that nothing follows.
+    """
+    for _ in range(2):
+        connection.pgconn.consume_input()
 
 
 async def _reach(settings: HubSettings, dsn: str) -> HubAddress:

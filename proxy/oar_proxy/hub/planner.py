@@ -16,6 +16,7 @@ from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
 
 from oar_proxy.errors import HubConnectionLost
+from oar_proxy.hub.access import ended
 from oar_proxy.hub.address import HubAddress
 from oar_proxy.hub.bootstrap import CLIENT_ROLE, PLANNER_ROLE
 
@@ -179,6 +180,7 @@ def _pool(address: HubAddress, role: str, settings: Mapping[str, str], size: int
         connection_class=_PlanningConnection,
         kwargs={"autocommit": True, "application_name": "oar planner", "prepare_threshold": None},
         configure=configure,
+        check=ended,
         min_size=1,
         max_size=size,
         open=False,
