@@ -5,8 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
-# Tests wait for servers half of the time: more of them at once than a small machine has cores.
-WORKERS ?= 3
+# Files of tests at once. Servers that tests start take as much of a processor again.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check format test kill-test load-test wire-fuzz clients driver-suites bi bench lock wheel clean
@@ -36,7 +36,7 @@ format: $(STAMP) ## rewrite the sources in the one format
 
 # A file's tests one after another, as they share what it starts; files in their order, in which the
 # longest come early.
-test: $(STAMP) ## run the tests, WORKERS=3 files at once; ARGS="-k name" for some of them
+test: $(STAMP) ## run the tests, WORKERS=2 files at once; ARGS="-k name" for some of them
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 kill-test: $(STAMP) ## kill proxies and hubs 500 times and look at the ledger; ten minutes
