@@ -247,7 +247,12 @@ def discover(
 
 
 def _is_wide(relation: Mapping[str, Any]) -> bool:
-    """Tell whether a table keeps much of its rows apart (`TOAST`), as far as it is known."""
+    """Tell whether a table keeps much of its rows apart (`TOAST`).
+
+    Of views and foreign tables that is not known, so they may.
+    """
+    if relation["kind"] in ("v", "f"):
+        return True
     rows = max(relation["rows"] or 0.0, DEFAULT_ROWS)
     return (relation["kept_apart"] or 0) > WIDE_BYTES * rows
 

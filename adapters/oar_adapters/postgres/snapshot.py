@@ -53,6 +53,9 @@ Measured from 64 to 1,024: the same."""
 WORKERS_FROM_ROWS: Final = 50_000
 """The size of a table from which its owner may have workers share a query over it."""
 
+FIRST_COMPUTED_ROWS: Final = 500
+"""Rows of the first batch of a statement that may compute wide ones: most answers are no longer."""
+
 WHOLE_ROWS: Final = 10_000
 """Rows that may come as one batch, where they are likely to be no more."""
 
@@ -157,7 +160,7 @@ class PostgresSnapshot:
 
     async def _some_at_a_time(self, asked: Query, types: Sequence[str]) -> AsyncIterator[Batch]:
         portal = await self._opened(asked, types)
-        due = FIRST_WIDE_ROWS if self._may_be_wide(asked) else BATCH_ROWS
+        due = self._first_rows(asked)
         rows = await self._fetch(portal, due)
         if len(rows) == due and _fitting(rows) == BATCH_ROWS and _in_blocks(asked):
             blocks, exports = await self._blocks(asked)
@@ -172,9 +175,16 @@ class PostgresSnapshot:
             due = _fitting(rows)
             rows = await self._fetch(portal, due)
 
+    def _first_rows(self, asked: Query) -> int:
+        """How many rows the first batch may have, whose width nothing foretells."""
+        if self._may_be_wide(asked):
+            return FIRST_WIDE_ROWS
+        computes = isinstance(asked, Statement) and not _is_narrow(asked)
+        return FIRST_COMPUTED_ROWS if computes else BATCH_ROWS
+
     def _may_be_wide(self, asked: Query) -> bool:
-        """Tell whether a few rows of the answer may fill the memory."""
-        if all(base_type(output.type) in _NARROW for output in asked.outputs):
+        """Tell whether a few rows of the tables may fill the memory."""
+        if _is_narrow(asked):
             return False
         names = ((table.source_schema, table.source_name) for table in _tables_of(asked))
         return any(name in self._wide for name in names)
@@ -300,6 +310,10 @@ class PostgresSnapshot:
                 sent = await portal.open(left(self._deadline))
                 _check_types(sent[len(sent) - len(types) :], types)
                 return await portal.fetch_all(left(self._deadline))
+
+
+def _is_narrow(asked: Query) -> bool:
+    return all(base_type(output.type) in _NARROW for output in asked.outputs)
 
 
 def _fitting(rows: Sequence[asyncpg.Record]) -> int:
