@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
+import asyncpg
 import psycopg
 import pytest
 from oar_adapters.authorized import Authorized
@@ -851,6 +852,27 @@ def test_recovers_when_the_owner_hangs_up(catalog_owner, postgres_owner, noticed
         return error.kind, len(found)
 
     assert use(catalog_owner, ask, {"pool_size": "1"}) == (OwnerErrorKind.UNREACHABLE, 500)
+
+
+def test_a_connection_that_is_still_busy_at_the_end_is_hung_up(catalog_owner, monkeypatch):
+    """asyncpg says so in an error of its own, which is nothing that the statement did."""
+    execute = asyncpg.Connection.execute
+
+    async def busy(connection, query, *arguments, **options):
+        if query == "ROLLBACK":
+            raise asyncpg.InternalClientError("another operation (2) is in progress")
+        return await execute(connection, query, *arguments, **options)
+
+    async def ask(adapter, tables):
+        table = tables["keyed"]
+        query = Authorized(Scan(table, table.columns[:1]), 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncpg.Connection, "execute", busy)
+            async with adapter.snapshot(10):
+                pass
+        return len(await rows_of(adapter, query.query))
+
+    assert use(catalog_owner, ask, {"pool_size": "1"}) == 500
 
 
 def test_an_owner_that_hangs_keeps_nobody_who_has_given_up(

@@ -184,7 +184,13 @@ async def _end(pool: asyncpg.Pool, connection: Connection) -> None:
     """Roll back and give the connection back, or hang up where that cannot be had."""
     try:
         await connection.execute("ROLLBACK", timeout=ROLLBACK_SECONDS)
-    except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+    except (
+        TimeoutError,
+        OSError,
+        asyncpg.PostgresError,
+        asyncpg.InterfaceError,
+        asyncpg.InternalClientError,  # of a query that ran out of time and has not ended
+    ):
         _hang_up(connection)
     except BaseException:
         # Cancelled again: nobody waits, and a connection inside a transaction may not go back.

@@ -184,10 +184,18 @@ async def half_open(world: World, clients: Clients) -> list[str]:  # noqa: ARG00
 
 async def hanging(world: World, clients: Clients) -> list[str]:
     """An owner's server stops where it is: who asks it runs into a timeout, or cancels."""
-    with world.fleet.hanging():
-        faults = await _cancelled(world, traffic.at_fleet)
-        if not await _until(lambda: clients.tally.errors[SHARED][CANCELLED] >= clients.sharing):
-            faults.append("not all ran into a timeout who asked an owner that was hanging")
+    clients.timeout = world.patience
+    try:
+        # Whoever asks without a timeout would wait until the owner goes on.
+        if not await clients.settled():
+            return ["not every client had an answer before the owner was to hang"]
+        with world.fleet.hanging():
+            faults = await _cancelled(world, traffic.at_fleet)
+            errors = clients.tally.errors[SHARED]
+            if not await _until(lambda: errors[CANCELLED] >= clients.sharing):
+                faults.append("not all ran into a timeout who asked an owner that was hanging")
+    finally:
+        clients.timeout = 0.0
     return faults + await _well(world, traffic.at_fleet)
 
 

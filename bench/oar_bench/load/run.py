@@ -90,7 +90,6 @@ class _Run:
             plan.busy,
             kinds,
             think=plan.think,
-            timeout=plan.patience,
             seed=plan.seed,
         )
 

@@ -209,8 +209,8 @@ class Allowed:
 class Clients:
     """Clients that ask one thing after another, and think between, until they are stopped.
 
-    A tenth asks for the *shared* owner and has a ``statement_timeout``, the others ask all other
-    ``kinds``. What is ``allowed`` is counted; any other error, and a wrong answer, is a fault.
+    A tenth asks for the *shared* owner, with a ``timeout`` where one is set; the others ask all
+    other ``kinds``. What is ``allowed`` is counted; other errors, and wrong answers, are faults.
     A client that has lost its connection comes back. All times are in seconds.
     """
 
@@ -221,7 +221,6 @@ class Clients:
         kinds: Collection[str],
         *,
         think: float,
-        timeout: float,
         seed: int,
     ) -> None:
         self._proxy = proxy
@@ -229,13 +228,13 @@ class Clients:
         self.sharing = max(count // 10, 1)
         self.kinds = kinds
         self._think = think
-        self._timeout = timeout
         self._seed = seed
         self._tasks: list[asyncio.Task[None]] = []
         self._over = False
         self._ready = asyncio.Semaphore(0)
         self._ended: dict[int, float] = {}
         """When each began the last statement that has ended."""
+        self.timeout = 0.0
         self.allowed = Allowed()
         self.tally = Tally()
 
@@ -246,11 +245,10 @@ class Clients:
         async def client(number: int) -> None:
             draw = random.Random(self._seed * 1000 + number)  # noqa: S311 - no secret
             sharing = number < self.sharing
-            timeout = self._timeout if sharing else 0
             kinds = [kind for kind in self.kinds if (kind == SHARED) == sharing]
             try:
                 async with gate:
-                    connection = await self._connected(timeout)
+                    connection = await connect(self._proxy)
             finally:
                 self._ready.release()
             while not self._over:
@@ -258,7 +256,7 @@ class Clients:
                 began = time.monotonic()
                 await self._ask(connection, draw, draw.choice(kinds))
                 if connection.closed:
-                    connection = await self._back(timeout)
+                    connection = await self._back()
                 self._ended[number] = began
             await connection.close()
 
@@ -290,16 +288,10 @@ class Clients:
             await asyncio.sleep(0.05)
         return True
 
-    async def _connected(self, statement_timeout: float) -> Connection:
-        connection = await connect(self._proxy)
-        milliseconds = round(1000 * statement_timeout)
-        await connection.execute(f"SET statement_timeout = {milliseconds}".encode())
-        return connection
-
-    async def _back(self, statement_timeout: float) -> Connection:
+    async def _back(self) -> Connection:
         while True:
             try:
-                return await self._connected(statement_timeout)
+                return await connect(self._proxy)
             except psycopg.Error as error:
                 if CONNECTION_LOST not in self.allowed.states or self._over:
                     self.tally.faults.append(f"cannot connect: {' '.join(str(error).split())}")
@@ -311,6 +303,10 @@ class Clients:
         allowed = self.allowed
         began = time.monotonic()
         try:
+            if kind == SHARED:
+                milliseconds = round(1000 * self.timeout)
+                await connection.execute(f"SET statement_timeout = {milliseconds}".encode())
+                began = time.monotonic()
             right = await KINDS[kind](connection, draw)
         except psycopg.Error as error:
             state = error.sqlstate or CONNECTION_LOST
