@@ -62,6 +62,7 @@ class Browser:
             options.add_argument(flag)
         service = Service(os.environ.get("CHROMEDRIVER", "/usr/bin/chromedriver"))
         self.driver = webdriver.Chrome(options=options, service=service)
+        self._grid: list[list[str]] = []
 
     def __enter__(self) -> Browser:
         return self
@@ -151,7 +152,7 @@ class Browser:
         return self.until(look, f"{wanted!r} in {xpath}", patience)
 
     def grid(self, cells: str, row: str, number: str, rows: int) -> list[list[str]]:
-        """Wait until a grid shows so many rows, and return them.
+        """Wait until a grid shows so many rows, other ones than before, and return them.
 
         ``row`` leads from a cell to its row, which has its place in the attribute ``number``. The
         first column numbers the rows, and is left out.
@@ -164,9 +165,11 @@ class Browser:
                 column = cell.get_attribute("aria-colindex")
                 shown.setdefault(int(place or 0), {})[int(column or 0)] = cell.text
             table = [[each[c] for c in sorted(each) if c > 1] for _, each in sorted(shown.items())]
-            return table if len(table) == rows else []
+            # A new result takes the place of the one before a moment after its rows are counted.
+            return table if len(table) == rows and table != self._grid else []
 
-        return self.until(look, f"{rows} rows in the grid")
+        self._grid = self.until(look, f"{rows} rows in the grid")
+        return self._grid
 
 
 class Walk:
