@@ -95,6 +95,7 @@ def _result(found: Measured) -> dict[str, Any]:
             modes[mode] = {
                 "ratio": None if ratio is None else round(ratio, 4),
                 "rows": moved.rows,
+                "groups": moved.groups,
                 "key_values": moved.key_values,
                 "keys": moved.keys,
                 "queries": moved.queries,

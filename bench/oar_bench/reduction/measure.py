@@ -33,6 +33,7 @@ JOINS_A_BATCH: Final = 20
 _SECONDS: Final = 120.0
 
 _KEYS: Final = "keys of "
+_GROUPS: Final = ("counts of ", "partial aggregates of ")
 """Before what a step reads, where it asks for keys only."""
 
 
@@ -40,11 +41,13 @@ _KEYS: Final = "keys of "
 class Moved:
     """What left the owners under one mode.
 
-    ``rows`` are rows of tables; ``key_values`` what was sent where only keys were asked for;
-    ``keys`` were put into queries to other owners.
+    ``rows`` are rows of tables; ``groups`` what was sent of tables of which no row was, for groups
+    of them were enough; ``key_values`` what was sent where only keys were asked for; ``keys`` were
+    put into queries to other owners.
     """
 
     rows: int = 0
+    groups: int = 0
     key_values: int = 0
     keys: int = 0
     queries: int = 0
@@ -54,6 +57,7 @@ class Moved:
     def add(self, other: Moved) -> None:
         """Add another's counts."""
         self.rows += other.rows
+        self.groups += other.groups
         self.key_values += other.key_values
         self.keys += other.keys
         self.queries += other.queries
@@ -261,7 +265,8 @@ class _Asked:
     def read_by(self, steps: Sequence[Mapping[str, Any]]) -> dict[Occurrence, int]:
         """Rows taking part by occurrence, of those that the steps read.
 
-        What the hub's planner proves useless is not read, and cannot take part.
+        What the hub's planner proves useless is not read, and cannot take part. Of what is read in
+        groups no row leaves.
         """
         read = {step["Reads"].removeprefix(_KEYS) for step in steps}
         counted = zip(self.join.occurrences, self.counts, strict=True)
@@ -318,6 +323,8 @@ def _moved(steps: Sequence[Mapping[str, Any]]) -> Moved:
     for step in steps:
         if step["Reads"].startswith(_KEYS):
             moved.key_values += step["Actual Rows"]
+        elif step["Reads"].startswith(_GROUPS):
+            moved.groups += step["Actual Rows"]
         else:
             moved.rows += step["Actual Rows"]
         moved.keys += step.get("Actual Keys", 0)
