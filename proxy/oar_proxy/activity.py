@@ -89,8 +89,8 @@ class Activity:
             async with waiting or nullcontext():
                 answer: T = await self._inner
         except asyncio.CancelledError:
-            if waiting is not None and waiting.stopped:
-                raise HubRejected(b"") from None
+            if waiting is not None and waiting.rejected is not None:
+                raise waiting.rejected from None
             if not self._cancelled:
                 raise
             raise _cancelled() from None

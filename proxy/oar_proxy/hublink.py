@@ -106,7 +106,7 @@ class HubChannel:
         was told to stop meanwhile. The lock is let go of on every path. ``hears`` is set for as
         long as it can be told to.
         """
-        waiting = _Exchange(None)
+        waiting = _Exchange(None, ours=True)
         name, parameters = self.question_name, [Parameter(_INT8_OID, 0, b"%d" % key)]
         for kind, parts in (
             (Kind.CLOSE, (messages.encode_close(b"S", name),)),
@@ -262,19 +262,26 @@ def _seen(answered: asyncio.Future[None]) -> None:
 
 
 class _Exchange:
-    """One question of the proxy: several requests that stand or fall together."""
+    """One question of the proxy: several requests that stand or fall together.
 
-    def __init__(self, shift: int | None) -> None:
+    ``shift`` is for positions in the client's own text. ``ours``: the text is the proxy's, of which
+    the client is to see no context.
+    """
+
+    def __init__(self, shift: int | None, *, ours: bool = False) -> None:
         self.rows: list[tuple[Cell, ...]] = []
         self.parameter_oids: tuple[int, ...] = ()
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.answered.add_done_callback(_seen)
         self._shift = shift
+        self._ours = ours
 
     def reject(self, response: bytes) -> None:
         if not self.answered.done():
             if response:
                 response = messages.with_position(response, self._shift)
+                if self._ours:
+                    response = messages.without_context(response)
             self.answered.set_exception(HubRejected(response))
 
     def finish(self) -> None:
@@ -351,7 +358,7 @@ class SessionLink:
 
     async def query(self, sql: str, parameters: Sequence[Parameter] = ()) -> list[tuple[Cell, ...]]:
         """Run one statement in the client's session; the rows come as text cells."""
-        exchange = self._exchange(sql)
+        exchange = _Exchange(None, ours=True)
         self._parse(exchange, sql, [parameter.oid for parameter in parameters])
         bind = messages.encode_bind(self._name, self._name, parameters)
         await self._channel.request_large(_Question(Kind.BIND, exchange), bind)

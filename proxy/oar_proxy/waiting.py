@@ -22,12 +22,12 @@ class Waiting:
     """Has the session wait for ``work``. An asynchronous context manager, around that work.
 
     Not before the work has taken long, unless the session is about to be told something, and not
-    while the work has a question for the session itself. ``stopped``: the session was told to
+    while the work has a question for the session itself. ``rejected``: the session was told to
     stop, and so the work was cancelled.
     """
 
     def __init__(self, channel: HubChannel, sentinels: Sentinels, work: asyncio.Task[Any]) -> None:
-        self.stopped = False
+        self.rejected: HubRejected | None = None
         self._channel = channel
         self._conversation = channel.conversation
         self._sentinels = sentinels
@@ -78,8 +78,8 @@ class Waiting:
                     await self._channel.wait_at(
                         key, self._over, self._sentinels.unlock, self._hears
                     )
-                except HubRejected:
-                    self.stopped = True
+                except HubRejected as rejected:
+                    self.rejected = rejected
                     self._work.cancel()
                     return
             with suppress(TimeoutError):

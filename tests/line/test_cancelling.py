@@ -55,6 +55,7 @@ class TestBySql:
             )
             assert isinstance(error, psycopg.errors.QueryCanceled)
             assert error.diag.message_primary == "canceling statement due to user request"
+            assert error.diag.context is None  # of what the proxy had the session do
             locked.rollback()
             answer = await connection.execute(JOIN)
             assert await answer.fetchall() == ROWS

@@ -291,6 +291,14 @@ def with_position(message: bytes, shift: int | None) -> bytes:
     return encode_fields(b"E", fields)
 
 
+def without_context(message: bytes) -> bytes:
+    """Leave out of an ErrorResponse in what the hub was when it failed."""
+    fields = decode_fields(message)
+    if fields.pop("W", None) is None:
+        return message
+    return encode_fields(b"E", fields)
+
+
 _PRINTED: Final = re.compile(rb"(^|\n)[^\n]*\$1 = .*", re.DOTALL)
 """In a context: the line that begins with a portal's parameters, and all that follows."""
 
