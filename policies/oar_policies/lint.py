@@ -7,11 +7,11 @@ thinks: it hides nothing, or permits nothing. A warning is a rule that has no ef
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Final, Literal
 
-from oar_policies.decide import column_visible, unmatched
+from oar_policies.decide import column_visible, table_visible, unmatched
 from oar_policies.model import (
     ColumnPattern,
     Form,
@@ -19,8 +19,10 @@ from oar_policies.model import (
     KeyAcceptance,
     KeyDisclosure,
     Mark,
+    MinGroup,
     Policy,
 )
+from oar_policies.names import write_name
 
 Severity = Literal["error", "warning"]
 
@@ -37,6 +39,8 @@ CODES: Final[Mapping[str, Severity]] = {
     "hidden-column": "warning",
     "one-sided-grant": "warning",
     "unusable-grant": "warning",
+    "ungrouped-rows": "error",
+    "smaller-group": "warning",
 }
 """Every code, with its severity. ``invalid`` is a file that cannot be read as a policy,
 ``unreadable-rule`` SQL in one: those are found by who reads them."""
@@ -71,7 +75,8 @@ class Surroundings:
 
     ``owners`` are all there are (None: not known). ``published`` has the tables of those owners
     whose schema is known, ``max_keys`` the proxy's own limit. ``looks_up`` tells whether an owner
-    looks up keys of one type in a column of another, the second, in a form.
+    looks up keys of one type in a column of another, the second, in a form. ``schemas``: into which
+    an owner publishes, where that is known; tables of one name there are one.
     """
 
     today: date
@@ -79,6 +84,7 @@ class Surroundings:
     published: Mapping[str, Tables]
     looks_up: Callable[[str, str, str, Form], bool]
     max_keys: int | None = None
+    schemas: Mapping[str, str] = field(default_factory=dict)
 
 
 def lint(policies: Mapping[str, Policy], around: Surroundings) -> list[Finding]:
@@ -126,6 +132,9 @@ class _Linting:
         ends = self.policy.expires
         if ends is not None and self.around.today > ends.day:
             yield self._found("expired-policy", ends.mark, f"nobody may ask since {ends.day}")
+        for table, rule in self.policy.tables.items():
+            if rule.min_group is not None and table_visible(self.policy, table):
+                yield from self._groups(table, rule.min_group)
         grants: tuple[Sequence[Grant], ...] = (
             self.policy.key_disclosure,
             self.policy.accept_keys or (),
@@ -146,6 +155,41 @@ class _Linting:
             yield self._found(
                 f"unknown-{what}", miss.mark, f"{miss.name} is not published by this owner"
             )
+
+    def _groups(self, table: str, group: MinGroup) -> Iterator[Finding]:
+        """Hold which groups of a table are shown against what other owners of its rows show."""
+        for other in self._beside(table):
+            rule = other.tables.get(table)
+            theirs = None if rule is None else rule.min_group
+            if theirs is None or theirs.entity != group.entity:
+                what = "of the same entity" if theirs else "only"
+                yield self._found(
+                    "ungrouped-rows",
+                    group.mark,
+                    f"owner {other.owner} has rows of {write_name(table)} as well and does not "
+                    f"show groups {what}: every statement over it is refused",
+                )
+            elif theirs.size > group.size:
+                yield self._found(
+                    "smaller-group",
+                    group.mark,
+                    f"owner {other.owner} has rows of {write_name(table)} as well, and its "
+                    f"min_group.size {theirs.size} is what holds",
+                )
+
+    def _beside(self, table: str) -> Iterator[Policy]:
+        """Yield the other owners of a table's rows, as far as they are known."""
+        schema = self.around.schemas.get(self.policy.owner)
+        if schema is None or table not in self.around.published.get(self.policy.owner, ()):
+            return
+        for name, other in self.policies.items():
+            if (
+                name != self.policy.owner
+                and self.around.schemas.get(name) == schema
+                and table in self.around.published.get(name, ())
+                and table_visible(other, table)
+            ):
+                yield other
 
     # --- one grant ------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from oar_adapters.interface import Column, OwnerSchema, Table
+from oar_policies.model import MinGroup
+from oar_policies.names import write_name
 
 TableName = tuple[str, str]
 """Schema and name of a published table, as the hub spells them."""
@@ -149,8 +151,15 @@ class CatalogConflict(ValueError):
 Masks = Mapping[tuple[str, str], Mapping[str, str | None]]
 """By owner and table: columns, each with the constant that is read in its place, None for NULL."""
 
+Groups = Mapping[tuple[str, str], MinGroup]
+"""By owner and table: which groups are shown of it, where rows are not."""
 
-def build(published: Sequence[tuple[str, str, OwnerSchema]], masks: Masks | None = None) -> Catalog:
+
+def build(
+    published: Sequence[tuple[str, str, OwnerSchema]],
+    masks: Masks | None = None,
+    groups: Groups | None = None,
+) -> Catalog:
     """Merge owners' schemas: ``(owner, schema name, what it publishes and policy leaves visible)``.
 
     Two owners that publish the same table into the same schema split its rows. A key each of
@@ -189,7 +198,7 @@ def build(published: Sequence[tuple[str, str, OwnerSchema]], masks: Masks | None
             planning_name="",
             primary_key=() if split else first.primary_key,
             unique_keys=() if split else first.unique_keys,
-            comment=next((part.table.comment for part in parts if part.table.comment), None),
+            comment=_comment(parts, groups or {}),
         )
         tables[(schema, name)] = replace(merged, planning_name=_planning_name(merged))
     return Catalog(tables)
@@ -202,6 +211,22 @@ def _mask(column: Column, parts: Sequence[Holder], masks: Masks) -> Constant | N
     if not values:
         return None
     return Constant(values.pop() if len(values) == 1 else None)
+
+
+def _comment(parts: Sequence[Holder], groups: Groups) -> str | None:
+    """The owners' comment, with what of the rows is shown: for whoever writes statements."""
+    comment = next((part.table.comment for part in parts if part.table.comment), None)
+    rules = [groups.get((part.owner, part.table.name)) for part in parts]
+    each = [rule for rule in rules if rule is not None]
+    if not each:
+        return comment
+    if len(each) < len(parts) or len({rule.entity for rule in each}) > 1:
+        shown = "no rows and no groups are shown: its owners do not all show the same"
+    else:
+        largest = max(each, key=lambda rule: rule.size)
+        least = f"{largest.size} different {write_name(largest.entity)}"
+        shown = f"groups of at least {least} are shown, and no rows"
+    return shown if comment is None else f"{comment} ({shown})"
 
 
 def _planning_name(table: PublishedTable) -> str:

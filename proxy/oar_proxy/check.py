@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import psycopg
@@ -69,10 +69,21 @@ async def examine(settings: Settings) -> Report:
     faults = [*_own_files(settings), *hub.result()]
     if not owners:
         faults.append("owners: none is configured")
-    visible = dict(_visible(owners, settings))
+    # Only the part of the gate that hides is used: with a ledger that is never opened, nothing
+    # could be put on it, so nothing could be asked.
+    known = {o.name: o.policy for o in owners if o.policy is not None and o.recorded is not None}
+    gate = Gate(known, Ledger(""), settings.limits)
+    visible = {
+        owner.name: gate.visible(owner.name, owner.recorded.content)
+        for owner in owners
+        if owner.name in known and owner.recorded is not None
+    }
     catalog = None
     try:
-        catalog = build([(o.name, o.schema, visible[o.name]) for o in owners if o.name in visible])
+        catalog = build(
+            [(o.name, o.schema, visible[o.name]) for o in owners if o.name in visible],
+            groups=gate.groups(),
+        )
     except CatalogConflict as conflict:
         faults.append(str(conflict))
     technologies = {
@@ -85,15 +96,6 @@ async def examine(settings: Settings) -> Report:
     except HubError as error:
         faults.append(error.message)
     return Report(owners, technologies, visible, tuple(found), catalog, tuple(faults))
-
-
-def _visible(owners: Sequence[Inspected], settings: Settings) -> Iterator[tuple[str, OwnerSchema]]:
-    for owner in owners:
-        if owner.policy is not None and owner.recorded is not None:
-            # Only the part of the gate that hides is used: with a ledger that is never opened,
-            # nothing could be put on it, so nothing could be asked.
-            gate = Gate({owner.name: owner.policy}, Ledger(""), settings.limits)
-            yield owner.name, gate.visible(owner.name, owner.recorded.content)
 
 
 async def _hub(settings: Settings) -> list[str]:

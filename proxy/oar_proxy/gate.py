@@ -39,7 +39,7 @@ from oar_policies.decide import (
     table_visible,
     unmatched,
 )
-from oar_policies.model import Policy, Subject, TableRule
+from oar_policies.model import MinGroup, Policy, Subject, TableRule
 from oar_policies.names import write_name
 
 from oar_proxy.budget import Budget, Budgets
@@ -163,6 +163,15 @@ class Gate:
             rule = self._policy(owner).tables.get(table.name)
             if rule is not None and (rule.row_filter or rule.masks):
                 yield table, rule
+
+    def groups(self) -> dict[tuple[str, str], MinGroup]:
+        """Return which groups of tables are shown, by owner and table."""
+        return {
+            (owner, table): rule.min_group
+            for owner, policy in self._policies.items()
+            for table, rule in policy.tables.items()
+            if rule.min_group is not None
+        }
 
     def unmatched(self, owner: str, schema: OwnerSchema) -> tuple[Unmatched, ...]:
         """List what an owner's policy names and the owner (``schema``: all it has) does not have.
@@ -444,16 +453,9 @@ def _visible_part(policy: Policy, table: Table) -> Table:
         if column_visible(policy, table.name, c.name)
     )
     names = {column.name for column in columns} - masked.keys()
-    comment = table.comment
-    if rule is not None and rule.min_group is not None:
-        # For whoever writes statements, a language model among them.
-        least = f"{rule.min_group.size} different {write_name(rule.min_group.entity)}"
-        shown = f"groups of at least {least} are shown, and no rows"
-        comment = shown if comment is None else f"{comment} ({shown})"
     return replace(
         table,
         columns=columns,
-        comment=comment,
         row_estimate=UNKNOWN_ROWS if unseen else table.row_estimate,
         primary_key=table.primary_key if names.issuperset(table.primary_key) else (),
         unique_keys=tuple(key for key in table.unique_keys if names.issuperset(key)),

@@ -109,7 +109,11 @@ def _rules(
             continue
         if len(each) < len(found) or len({rule.entity for rule in each}) > 1:
             # Groups of all rows could be read off for what the others' are not in.
-            raise _refuse(each[0], "not all owners of its rows show groups of the same entity")
+            raise _refuse(
+                each[0],
+                "not all owners of its rows show groups of the same entity",
+                hint="have all of its owners write min_group, for the same entity",
+            )
         strictest = max(each, key=lambda rule: rule.size)
         names = ", ".join(rule.rule for rule in each)
         rules[occurrence.relation.start] = occurrence, replace(strictest, rule=names)
@@ -155,11 +159,11 @@ def unrelayed(reading: Reading, statement: FederatedStatement, decisions: Decisi
     )
 
 
-def _refuse(rule: Grouped, why: str) -> InsufficientPrivilege:
+def _refuse(rule: Grouped, why: str, hint: str = _HINT) -> InsufficientPrivilege:
     return InsufficientPrivilege(
         f"of {rule.name} groups are shown, and no rows: {why}",
         detail=f"rule {rule.rule}: groups of at least {rule.size} different {rule.entity}",
-        hint=_HINT,
+        hint=hint,
     )
 
 

@@ -126,6 +126,7 @@ def findings(owners: Sequence[Inspected], settings: Settings) -> list[Finding]:
             published={o.name: tables(o.recorded) for o in owners if o.recorded is not None},
             looks_up=looks_up({o.name: o.recorded for o in owners if o.recorded is not None}),
             max_keys=settings.limits.max_keys,
+            schemas={owner.name: owner.schema for owner in owners},
         ),
     )
     return [*(owner.invalid for owner in owners if owner.invalid is not None), *found]

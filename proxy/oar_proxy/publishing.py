@@ -93,7 +93,9 @@ async def publication(
     ]
     try:
         catalog = build(
-            [(owner, name, OwnerSchema(tables)) for owner, name, tables in parts], read.masks
+            [(owner, name, OwnerSchema(tables)) for owner, name, tables in parts],
+            read.masks,
+            gate.groups(),
         )
     except CatalogConflict as conflict:
         raise ConfigurationError(str(conflict)) from conflict

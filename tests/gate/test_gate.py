@@ -29,6 +29,7 @@ from oar_adapters.interface import (
 )
 from oar_policies.model import Subject, default_policy
 from oar_policies.parse import parse_policy
+from oar_proxy import catalog
 from oar_proxy.decision import Decisions, KeyEdge, KeyOrigin, SentFilter
 from oar_proxy.errors import (
     InsufficientPrivilege,
@@ -999,12 +1000,23 @@ def test_a_query_of_a_statement_that_was_not_checked_against_the_rules_does_not_
 def test_a_table_of_groups_says_so_in_its_comment():
     gate = make_gate(finance=GROUPED)
     table = dataclasses.replace(scan().table, comment="who is where")
-    (shown,) = gate.visible("finance", OwnerSchema((table,))).tables
-    assert shown.comment == (
-        "who is where (groups of at least 5 different order_id are shown, and no rows)"
-    )
-    (plain,) = gate.visible("logistics", OwnerSchema((table,))).tables
-    assert plain.comment == "who is where"
+    holds = OwnerSchema((table,))
+
+    def comment(*owners):
+        visible = [(owner, "shop", gate.visible(owner, holds)) for owner in owners]
+        return catalog.build(visible, groups=gate.groups()).tables["shop", "deliveries"].comment
+
+    shown = "who is where (groups of at least {} different order_id are shown, and no rows)"
+    assert comment("finance") == shown.format(5)
+    assert comment("logistics") == "who is where"
+    # Of several owners of the rows the strictest is enforced.
+    gate = make_gate(finance=GROUPED, logistics=GROUPED.replace("5", "7"))
+    assert comment("finance", "logistics") == comment("logistics", "finance") == shown.format(7)
+    for other in ("version: 1\n", GROUPED.replace("order_id", "city")):
+        gate = make_gate(finance=GROUPED, logistics=other)
+        assert comment("logistics", "finance") == (
+            "who is where (no rows and no groups are shown: its owners do not all show the same)"
+        )
 
 
 def test_an_owner_whose_groups_are_counted_gets_scans_of_statements_that_were_checked():

@@ -587,8 +587,9 @@ def test_entities_are_counted_over_all_owners_of_a_tables_rows(split):
     assert detail == "rule north/tables.stays.min_group, south/tables.stays.min_group"
     for other in ("version: 1\n", rule.format("nights", 2)):
         connection = client(north=rule.format("person", 2), south=other)
-        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="not all owners"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="not all owners") as refused:
             connection.execute(statement.format(""))
+        assert "have all of its owners write min_group" in refused.value.diag.message_hint
 
 
 def test_no_value_is_made_so_large_that_it_fails_for_some_row(asked):

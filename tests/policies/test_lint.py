@@ -10,10 +10,12 @@ PUBLISHED = {
     "a": {
         "orders": {"id": "integer", "region": "text", "weight": "real"},
         "people": {"id": "uuid"},
+        "rides": {"id": "real"},
     },
     "b": {"promos": {"order_id": "bigint", "code": "character varying(9)"}},
-    "c": {"events": {"seen": "date"}},
+    "c": {"events": {"seen": "date"}, "rides": {"id": "real"}},
 }
+SCHEMAS = {"a": "shop", "b": "promos", "c": "shop"}
 FAMILIES = {"integer": "n", "bigint": "n", "text": "t", "character varying(9)": "t", "uuid": "u"}
 
 
@@ -27,12 +29,16 @@ def findings(files, *, published=PUBLISHED, owners=("a", "b", "c"), max_keys=100
         name: parse_policy(f"version: 1\n{text}", owner=name, source=f"{name}.yaml")
         for name, text in {"a": "", "b": "", "c": "", **files}.items()
     }
-    around = Surroundings(date(2027, 6, 1), owners, published, looks_up, max_keys)
+    around = Surroundings(date(2027, 6, 1), owners, published, looks_up, max_keys, SCHEMAS)
     return lint(policies, around)
 
 
 def grant(fields, owner="a", section="key_disclosure"):
     return {owner: f"{section}:\n- {{{fields}}}"}
+
+
+def group(size, owner="a", entity="id"):
+    return {owner: f"tables: {{rides: {{min_group: {{entity: {entity}, size: {size}}}}}}}"}
 
 
 TO_B = "column: orders.id, to: [b]"
@@ -78,6 +84,10 @@ CASES = [
      "one-sided-grant", (3, 3), "owner a discloses no such keys to owner b"),
     ({**grant(TO_B), **grant("column: promos.code, from: [a]", "b", "accept_keys")},
      "unusable-grant", (3, 3), "owner a discloses no keys that this column takes"),
+    (group(5), "ungrouped-rows", (2, 38), "owner c has rows of rides as well and does not show groups only"),
+    ({**group(5), **group(5, "c", "name")}, "ungrouped-rows", (2, 38),
+     "owner c has rows of rides as well and does not show groups of the same entity"),
+    ({**group(5), **group(8, "c")}, "smaller-group", (2, 38), "its min_group.size 8 is what holds"),
 ]  # fmt: skip
 
 
@@ -100,6 +110,10 @@ def test_every_code_but_of_what_cannot_be_read_is_among_the_cases():
         {"a": "tables: {orders: {deny_columns: [weight], require_filter: [id]}}"},
         grant(f"{TO_B}, min_keys: 5, max_keys: 5, expires: 2027-06-01"),
         grant(f"{TO_B}, form: hmac"),
+        {"a": "tables: {orders: {min_group: {entity: id, size: 5}}}"},
+        {**group(5), **group(5, "c")},
+        {**group(5), "c": "tables: {rides: {deny: true}}"},
+        {**group(5), "c": "default: deny"},
         grant("column: '*', to: ['*']"),
         {**grant(TO_B), **grant("column: promos.order_id, from: ['*']", "b", "accept_keys")},
         {

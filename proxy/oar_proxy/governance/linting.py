@@ -77,5 +77,6 @@ def _lint_files(files: Sequence[Path], recorded: Mapping[str, Recorded] | None) 
         owners=None if recorded is None else recorded.keys(),
         published={name: tables(owner) for name, owner in (recorded or {}).items()},
         looks_up=looks_up(recorded or {}),
+        schemas={name: owner.schema for name, owner in (recorded or {}).items()},
     )
     return [*found, *lint_policies(policies, around)]
