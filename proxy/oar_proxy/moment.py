@@ -35,7 +35,8 @@ class Moment:
         self._users: dict[str, object] = {}
         self._places: set[str] = set()
         self._resting: set[str] = set()
-        self._lost: set[str] = set()
+        self._lost: dict[str, str] = {}
+        self._failed: dict[object, str] = {}
         self._over = False
 
     @property
@@ -66,7 +67,7 @@ class Moment:
             if self._over or owner in self._lost or ended:
                 raise SnapshotTooOld(
                     f"the snapshot of owner {owner} that this transaction reads is gone",
-                    detail="it ended with a failure there, or with the time that it may take",
+                    detail=self._lost.get(owner, "it ended with the time that it may take"),
                     hint="ROLLBACK and begin again; READ COMMITTED keeps no snapshots",
                 )
 
@@ -91,13 +92,22 @@ class Moment:
             self._users[owner] = user
             try:
                 yield self._open[owner][0]
-            except BaseException:
+            except BaseException as fault:
                 if owner not in self._resting:
-                    self._lost.add(owner)
+                    self._lost[owner] = self._why(owner, user, fault)
                 raise
             finally:
                 self._resting.discard(owner)
                 del self._users[owner]
+
+    def _why(self, owner: str, user: object, fault: BaseException) -> str:
+        if not isinstance(fault, asyncio.CancelledError):
+            self._failed[user] = owner
+            return f"a statement failed at owner {owner}"
+        # What a statement still reads elsewhere is broken off when it fails at one owner.
+        if user in self._failed:
+            return f"it was being read when the statement failed at owner {self._failed[user]}"
+        return "a statement that read it was cancelled"
 
     @contextmanager
     def rest(self, owner: str) -> Iterator[None]:

@@ -13,7 +13,7 @@ import pytest
 from oar_proxy.fetch import CHUNK_ROWS
 from oar_proxy.settings import HubSettings, Limits, Listen, OwnerSettings, Settings
 from psycopg import errors
-from waits import blocked, eventually, once
+from waits import SECONDS, blocked, eventually, once
 
 OWNERS = ("postgres", "sqlite", "mariadb")
 LEVELS = {"REPEATABLE READ": True, "SERIALIZABLE": True, "READ COMMITTED": False}
@@ -37,7 +37,11 @@ class Counted:
         self.mariadb = request.getfixturevalue("mariadb_server")
         self.database, url = self.mariadb.new_database("west")
         self.mariadb.run("CREATE TABLE at_mariadb (id BIGINT)", database=self.database)
-        self.mariadb.run("INSERT INTO at_mariadb VALUES (1)", database=self.database)
+        self.mariadb.run(
+            "INSERT INTO at_mariadb VALUES (1)",
+            f"CREATE VIEW slow AS SELECT sleep({SECONDS}) AS s",
+            database=self.database,
+        )
         urls = {"north": owner_url(self.north), "south": f"sqlite:///{self.path}", "west": url}
         self.owners = {n: OwnerSettings(url=u, schema="shop") for n, u in urls.items()}
 
@@ -67,6 +71,13 @@ class Counted:
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
                 " AND application_name = 'oar' AND state <> 'idle'"
             ).fetchone()[0]
+
+    def sleeping(self):
+        """Statements that wait at MariaDB."""
+        return self.mariadb.run(
+            "SELECT id FROM information_schema.processlist"
+            f" WHERE db = '{self.database}' AND state = 'User sleep'"
+        )
 
     def nothing_left(self):
         eventually(lambda: self.left() == 0)
@@ -183,6 +194,31 @@ def test_what_failed_at_an_owner_is_not_read_at_another_moment(client, counted):
     assert rows(client, "postgres") > 0
 
 
+def test_what_was_read_when_another_owner_failed_is_told_of_with_that_owner(client, counted):
+    client.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    assert rows(client, "mariadb") > 0
+    client.execute("SAVEPOINT s")
+    both = "SELECT (SELECT sum(1 / (length(t) - 1)) FROM shop.texts), count(s) FROM shop.slow"
+    with psycopg.connect(counted.north) as locker:
+        locker.execute("LOCK TABLE texts")
+        # North goes on, and fails, when both are at it.
+        reading = once(lambda: counted.sleeping() and blocked(counted.north), locker.rollback)
+        with reading, pytest.raises(errors.DivisionByZero, match="owner north"):
+            client.execute(both)
+    client.execute("ROLLBACK TO s")
+    for kind, said in (
+        ("mariadb", "it was being read when the statement failed at owner north"),
+        ("postgres", "a statement failed at owner north"),
+    ):
+        with pytest.raises(psycopg.Error, match="snapshot of owner") as refused:
+            rows(client, kind)
+        assert refused.value.sqlstate == "72000"
+        assert refused.value.diag.message_detail == said
+        client.execute("ROLLBACK TO s")
+    assert rows(client, "sqlite") > 0
+    client.execute("ROLLBACK")
+
+
 def test_a_statement_that_was_cancelled_takes_the_moment_with_it(client, counted):
     client.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
     rows(client, "postgres")
@@ -199,6 +235,7 @@ def test_a_statement_that_was_cancelled_takes_the_moment_with_it(client, counted
             rows(client, "postgres")
         assert refused.value.sqlstate == "72000"
         assert "owner north" in str(refused.value)
+        assert refused.value.diag.message_detail == "a statement that read it was cancelled"
         client.execute("ROLLBACK TO s")
     assert rows(client, "sqlite") > 0
     client.execute("ROLLBACK")
@@ -214,6 +251,7 @@ def test_a_moment_that_has_lasted_too_long_is_gone(counted, new_database, runnin
         with pytest.raises(psycopg.Error) as refused:
             rows(client, "postgres")
         assert refused.value.sqlstate == "72000"
+        assert refused.value.diag.message_detail == "it ended with the time that it may take"
         client.execute("ROLLBACK")
         assert rows(client, "postgres") > 0
 
