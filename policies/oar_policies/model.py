@@ -8,6 +8,8 @@ from datetime import date
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from oar_policies.names import write_name
+
 if TYPE_CHECKING:
     from oar_policies.cases import Case
 
@@ -89,6 +91,11 @@ class MinGroup:
     mark: Mark
     entity: str
     size: int
+
+    @property
+    def least(self) -> str:
+        """What a group has to have to be shown, in words."""
+        return f"{self.size} different {write_name(self.entity)}"
 
 
 @dataclass(frozen=True, slots=True)

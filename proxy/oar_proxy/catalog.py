@@ -13,7 +13,6 @@ from functools import cached_property
 
 from oar_adapters.interface import Column, OwnerSchema, Table
 from oar_policies.model import MinGroup
-from oar_policies.names import write_name
 
 TableName = tuple[str, str]
 """Schema and name of a published table, as the hub spells them."""
@@ -224,8 +223,7 @@ def _comment(parts: Sequence[Holder], groups: Groups) -> str | None:
         shown = "no rows and no groups are shown: its owners do not all show the same"
     else:
         largest = max(each, key=lambda rule: rule.size)
-        least = f"{largest.size} different {write_name(largest.entity)}"
-        shown = f"groups of at least {least} are shown, and no rows"
+        shown = f"groups of at least {largest.least} are shown, and no rows"
     return shown if comment is None else f"{comment} ({shown})"
 
 
