@@ -18,6 +18,14 @@ CASES = {
         "SELECT id FROM a WHERE v = ANY ('{NULL,x}'::text[])",
         "SELECT a.id FROM a JOIN b ON b.id = a.id WHERE a.v IS NULL OR a.v = ANY ('{NULL,x}'::text[])",
     ],
+    **{
+        f"DateStyle = 'ISO, {order}'": [
+            "SELECT id, '01/02/03'::date FROM a WHERE '01/02/03'::date = date '2003-02-01'",
+            "SELECT id FROM a WHERE date '01/02/03' IN ('2003-01-02', '2001-02-03')",
+            "SELECT q.id FROM (SELECT id FROM a WHERE '01/02/03'::date > '2002-01-01' LIMIT 2) q, b",
+        ]
+        for order in ("MDY", "DMY", "YMD")
+    },
     "timezone_abbreviations = 'India'": [
         "SELECT a.id FROM a JOIN b ON b.id = a.id WHERE a.id < 3 AND "
         "timestamptz '2026-01-01 00:00 IST' < timestamptz '2025-12-31 20:00 UTC'",

@@ -43,7 +43,7 @@ SETTINGS: Final = {
     "application_name": "oar",
     "array_nulls": "on",
     "bytea_output": "hex",
-    "DateStyle": "ISO, YMD",
+    "DateStyle": "ISO, MDY",
     "default_transaction_read_only": "on",
     "extra_float_digits": "1",
     "IntervalStyle": "postgres",
