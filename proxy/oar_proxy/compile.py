@@ -104,6 +104,7 @@ class Compiler:
         self._readings = _Last[Reading](MAX_REMEMBERED)
         self._described = _Last[tuple[Output, ...] | None](MAX_REMEMBERED)
         self._traced = _Last[tuple[Origin | None, ...]](MAX_REMEMBERED)
+        self._alike = _Last[bool](MAX_REMEMBERED)
         self._plans = _Last[Plan](MAX_PLANS)
         self.permits: Callable[[str], Permit | None] = _everything
         """Given a principal, what is asked before each reduction, if anything is. No answer depends
@@ -223,6 +224,25 @@ class Compiler:
             decisions=self._gate.decisions(statement.state.subject),
         )
         return answer_size(explained, rows)
+
+    async def reads_alike(
+        self, statement: FederatedStatement, then: Settings, types: Sequence[str]
+    ) -> bool:
+        """Tell whether the constants of a statement mean what they meant under other settings.
+
+        ``types`` are those of its parameters.
+        """
+        typed = {n: f"(${n}::{kind})" for n, kind in enumerate(types, start=1)}
+        planning = _planning_text(statement, _literal_edits(statement, typed))
+        if planning is None:
+            return False
+        now = meaning(statement.state)
+        asked = (planning, types, {**now, **then}, now)
+        key = (statement.catalog.version, planning, *then.items(), *now.items())
+        try:
+            return await self._alike.of(key, partial(self._planner.reads_alike, *asked))
+        except PlanningFailed:
+            return False
 
     # --- what the planner says ------------------------------------------------------------------
 

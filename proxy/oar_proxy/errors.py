@@ -6,6 +6,8 @@ hint says what to do. None of them carries a row, a hidden name or a credential.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class OarError(Exception):
     """An error on its way to a client. ``sqlstate`` is kept on the class."""
@@ -68,6 +70,21 @@ class ResultTypeChanged(FeatureNotSupported):
         super().__init__(
             "cached plan must not change result type",
             detail=detail,
+            hint="prepare the statement again",
+        )
+
+
+class ConstantsChanged(FeatureNotSupported):
+    """A constant of what was prepared would mean something else: drivers prepare it again."""
+
+    routine = ResultTypeChanged.routine
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        """``settings`` are those that have changed, with the values it was prepared under."""
+        was = ", ".join(f"{name} = '{value}'" for name, value in settings.items())
+        super().__init__(
+            "a constant of the prepared statement would mean something else now",
+            detail=f"it was prepared under {was}",
             hint="prepare the statement again",
         )
 

@@ -43,8 +43,13 @@ _TELLS: Final = b"pg_cancel_backend"
 SAFE_ENCODINGS: Final = frozenset({"UTF8", "SQL_ASCII"})
 """Client encodings under which the hub takes our UTF-8 as it is."""
 
-_PRINTS_ROWS: Final = {"log_parameter_max_length_on_error": "0", "debug_print_plan": "off"}
-"""Settings that have the hub print the parameters of a statement, with the value that does not."""
+_SAFE: Final = {
+    "log_parameter_max_length_on_error": ("0", "the hub prints their rows"),
+    "debug_print_plan": ("off", "the hub prints their rows"),
+    "array_nulls": ("on", "off the hub reads NULL in their arrays as a text"),
+}
+"""Settings of which one value is safe, and what happens with another one. Rows of owners are
+parameters at the hub, also those that no answer may show."""
 
 
 class Federated:
@@ -100,6 +105,8 @@ class Federated:
     def _guard(self, parse: Parse, prepared: Prepared, place: int) -> None:
         described = Step(Kind.DESCRIBE_STATEMENT)
         guard, shift = self._guard_text(prepared, place)
+        if parse.name:  # by which EXECUTE may find it
+            guard += prepared.note.encode()
         self._channel.request(
             self._guards.parse(parse.name, Statement(prepared, guard, described), shift),
             messages.encode_parse(parse.name, guard, parse.oids),
@@ -458,19 +465,15 @@ async def _outcome(settled: asyncio.Future[str]) -> str:
 
 
 def require_safe(state: SessionState) -> None:
-    """Raise ``FeatureNotSupported`` where a setting of the session is not one to run under.
-
-    Rows of owners are parameters at the hub, also those that no answer may show: it must not print
-    them.
-    """
+    """Raise ``FeatureNotSupported`` where a setting of the session is not one to run under."""
     if state.settings["client_encoding"] not in SAFE_ENCODINGS:
         raise FeatureNotSupported(
             "statement over owners' tables not run: client_encoding is not UTF8",
             hint="SET client_encoding TO 'UTF8'",
         )
-    for name, silent in _PRINTS_ROWS.items():
-        if state.settings.get(name, silent) != silent:
+    for name, (safe, otherwise) in _SAFE.items():
+        if state.settings.get(name, safe) != safe:
             raise FeatureNotSupported(
-                f"statement over owners' tables not run: with {name} the hub prints their rows",
-                hint=f"SET {name} TO {silent}",
+                f"statement over owners' tables not run: with {name} {otherwise}",
+                hint=f"SET {name} TO {safe}",
             )

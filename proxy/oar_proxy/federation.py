@@ -134,13 +134,14 @@ class Prepared:
     ``guard_sql`` is what the hub parses in its place: same parameters, same columns, and it
     raises if it is ever executed. ``statement`` is opaque to the session. ``in_place``: what the
     guard has in common with the client's statement stands in the same places. ``in_block``: it
-    is an error outside a transaction.
+    is an error outside a transaction. ``note`` is a comment that is kept behind it.
     """
 
     guard_sql: str
     statement: object = field(repr=False)
     in_place: bool = False
     in_block: bool = False
+    note: str = ""
 
 
 class Chunks(Protocol):

@@ -26,6 +26,7 @@ from oar_proxy.catalog import Catalog
 from oar_proxy.compile import Compiler, meaning
 from oar_proxy.draft import Draft, DraftStage
 from oar_proxy.errors import (
+    ConstantsChanged,
     FeatureNotSupported,
     InsufficientPrivilege,
     InternalError,
@@ -49,6 +50,7 @@ from oar_proxy.prepared import (
     executed,
     inlined,
     named_query,
+    reading_note,
 )
 from oar_proxy.question import Question
 from oar_proxy.rows import Gathered, Rows
@@ -71,6 +73,7 @@ from oar_proxy.statement import (
     derived_call,
     guard_text,
     recognise,
+    require_plain_strings,
 )
 from oar_proxy.stream import Closed, Stream
 
@@ -213,6 +216,7 @@ class Pipeline:
             recognised.statement or _Through(),
             in_place=in_place,
             in_block=needs_block(node),
+            note=reading_note((await link.state()).reading),
         )
 
     async def execute(
@@ -250,14 +254,17 @@ class Pipeline:
                 Prepared(compiled.guard_sql, compiled.statement), link, parameters, stack
             )
         if not isinstance(statement, FederatedStatement):
-            return Execution(prepared.guard_sql, (), bool(parameters))
+            return Execution(prepared.guard_sql + prepared.note, (), bool(parameters))
         refreshed = await self._refresh(prepared, statement, link)
         if refreshed is None:
             return Execution(prepared.guard_sql, (), bool(parameters))
+        arguments = await client_arguments(link, parameters)
+        if refreshed.parsed is statement.parsed:
+            types = [arguments[number].type for number in sorted(arguments)]
+            await self._require_same_constants(refreshed, statement.state.reading, types)
         statement = refreshed
         if statement.parsed.kind != "SelectStmt":
             await self._check_privileges(prepared.guard_sql, statement, link, parameters)
-        arguments = await client_arguments(link, parameters)
         if statement.calls:
             resolved = await self._resolve_calls(statement, link, arguments)
             if isinstance(resolved, Execution):
@@ -360,20 +367,27 @@ class Pipeline:
 
     # --- SQL-level EXECUTE --------------------------------------------------------------------
 
-    async def _named(self, node: Any, link: HubLink) -> NamedQuery | None:
+    async def _named(
+        self, node: Any, link: HubLink
+    ) -> tuple[NamedQuery, FederatedStatement] | None:
         """What is prepared under a name, if it is ours."""
         named = await named_query(node.name, link)
         if named is None:
             return None
         recognised = await recognise(named.sql, link, self.catalog, self._drafter(link))
-        return None if recognised is None or recognised.statement is None else named
+        if recognised is None or recognised.statement is None:
+            return None
+        return named, recognised.statement
 
     async def _inline_execute(self, text: str, link: HubLink) -> Prepared | None:
         """Put what is prepared under the name now, with its arguments, in the place of EXECUTE."""
         node = executed(parse(text)[0].node)
-        named = await self._named(node, link)
-        if named is None:
+        found = await self._named(node, link)
+        if found is None:
             return None
+        named, statement = found
+        if named.reading is not None:
+            await self._require_same_constants(statement, named.reading, named.types)
         carried = await inlined(text, node, named, link)
         inner = await recognise(carried, link, self.catalog, self._drafter(link))
         if inner is None or inner.statement is None:
@@ -396,11 +410,27 @@ class Pipeline:
         path = state.settings.get("search_path")
         same_catalog = statement.catalog.version == self.catalog.version
         if same_catalog and statement.state.settings.get("search_path") == path:
+            require_plain_strings(statement.parsed, state)
             return replace(statement, state=state)
         again = await recognise(prepared.guard_sql, link, self.catalog, self._drafter(link))
         if again is None or again.statement is None:
             return None
         return replace(again.statement, drafts=statement.drafts, written=statement.written)
+
+    async def _require_same_constants(
+        self, statement: FederatedStatement, then: Mapping[str, str], types: Sequence[str]
+    ) -> None:
+        """Raise ``ConstantsChanged`` where PostgreSQL would go by what constants meant ``then``.
+
+        ``types`` are those of the parameters.
+        """
+        now = statement.state.reading
+        changed = {name: value for name, value in then.items() if now.get(name) != value}
+        # It parses anew for another search path; what calls give is written when it is executed.
+        if not changed or "search_path" in changed or statement.calls:
+            return
+        if not await self.compiler.reads_alike(statement, changed, types):
+            raise ConstantsChanged(changed)
 
     async def _check_select(self, prepared: Prepared, link: HubLink) -> None:
         """Have the hub check the privileges of a SELECT whose guard it never had in hand."""

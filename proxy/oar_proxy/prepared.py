@@ -5,8 +5,10 @@ The client's own hub session reads and writes all of them, by the types and sett
 
 from __future__ import annotations
 
+import json
+import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -66,10 +68,27 @@ async def client_arguments(link: HubLink, parameters: Sequence[Parameter]) -> di
 
 @dataclass(frozen=True, slots=True)
 class NamedQuery:
-    """The query that is prepared under a name, and the types of its parameters."""
+    """The query that is prepared under a name, and the types of its parameters.
+
+    ``reading`` are the settings by which its constants were read, where that is noted.
+    """
 
     sql: str
     types: tuple[str, ...]
+    reading: Mapping[str, str] | None = None
+
+
+_NOTED: Final = re.compile(r" /\* read by (\{.*\}) \*/\Z")
+
+
+def reading_note(reading: Mapping[str, str]) -> str:
+    """Return the comment that tells, behind a prepared statement, how its constants were read.
+
+    The hub keeps it for as long as the statement, whatever becomes of names meanwhile.
+    """
+    # No value may end the comment, or begin another one.
+    noted = json.dumps(reading).replace("/", "\\u002f")
+    return f" /* read by {noted} */"
 
 
 def executed(node: Any) -> Any | None:
@@ -89,8 +108,11 @@ async def named_query(name: str, link: HubLink) -> NamedQuery | None:
     )
     if not rows or rows[0][0] is None:
         return None
+    text = rows[0][0].decode()
     types = array_elements((rows[0][1] or b"{}").decode()) or ()
-    return NamedQuery(_prepared_body(rows[0][0].decode()), tuple(map(_castable, types)))
+    noted = _NOTED.search(text)
+    reading = json.loads(noted[1]) if noted else None
+    return NamedQuery(_prepared_body(text), tuple(map(_castable, types)), reading)
 
 
 async def inlined(text: str, node: Any, named: NamedQuery, link: HubLink) -> str:

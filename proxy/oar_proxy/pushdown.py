@@ -114,7 +114,6 @@ _CAST_NAMES: Final = frozenset(
 _PLAIN_SETTINGS: Final = {
     "extra_float_digits": "1",
     "bytea_output": "hex",
-    "array_nulls": "on",
     "transform_null_equals": "off",
 }
 

@@ -20,11 +20,20 @@ MEANING: Final = (
     "IntervalStyle",
     "extra_float_digits",
     "bytea_output",
-    "array_nulls",
     "transform_null_equals",
     "search_path",
 )
 """Settings that change what a parser and a planner make of a literal, a name or an operator."""
+
+READING: Final = (
+    "TimeZone",
+    "timezone_abbreviations",
+    "DateStyle",
+    "IntervalStyle",
+    "transform_null_equals",
+    "search_path",
+)
+"""Of those, what PostgreSQL reads constants by when it parses a statement, and not again."""
 
 _SETTINGS: Final = (
     *(name for name in MEANING if name != "search_path"),
@@ -32,6 +41,7 @@ _SETTINGS: Final = (
     "client_encoding",
     "statement_timeout",
     "client_min_messages",
+    "array_nulls",
     "standard_conforming_strings",
     "log_parameter_max_length_on_error",
     "debug_print_plan",
@@ -102,6 +112,11 @@ class SessionState:
             frozenset(answer["roles"]),
             answer["transaction"],
         )
+
+    @property
+    def reading(self) -> dict[str, str]:
+        """The settings that constants are read by."""
+        return {name: self.settings[name] for name in READING if name in self.settings}
 
     @property
     def application(self) -> str:

@@ -178,8 +178,10 @@ async def _sorted_out(
         return Recognised(guard_sql, None) if drafts else None
     _refuse_two_of_a_name(parsed, occurrences)
     _refuse_what_has_no_meaning(parsed, state, later)
-    if parsed.kind in ("PrepareStmt", "ViewStmt"):
-        # The hub keeps these over the guards; using them later is recognised then.
+    # The hub keeps these over the guards; using them later is recognised then.
+    if parsed.kind == "PrepareStmt":
+        return Recognised(guard_sql, None)
+    if parsed.kind == "ViewStmt":
         return Recognised(guard_sql, None) if guard_sql != without_comments(text) else None
     if any(occurrence.table.masked for occurrence in occurrences):
         parsed = _with_masks(parsed, occurrences)
@@ -224,17 +226,22 @@ def _refuse_what_has_no_meaning(parsed: Parsed, state: SessionState, later: Sequ
             "cannot keep a published table in a materialized view: its rows stay with their owner",
             hint="use CREATE TEMPORARY TABLE … AS for this session, or a temporary view",
         )
-    if state.settings.get("standard_conforming_strings") == "off" and "\\" in parsed.text:
-        raise FeatureNotSupported(
-            "backslashes in a statement over published tables need standard_conforming_strings",
-            hint="SET standard_conforming_strings = on, or write E'…' strings",
-        )
+    require_plain_strings(parsed, state)
     for call in later:
         if call.place == "elsewhere":
             raise FeatureNotSupported(
                 f"{call.name} cannot be called here",
                 hint=f"use it in FROM: SELECT … FROM {call.name}('…') AS q",
             )
+
+
+def require_plain_strings(parsed: Parsed, state: SessionState) -> None:
+    """Raise ``FeatureNotSupported`` where the hub would read strings otherwise than the proxy."""
+    if state.settings.get("standard_conforming_strings") == "off" and "\\" in parsed.text:
+        raise FeatureNotSupported(
+            "backslashes in a statement over published tables need standard_conforming_strings",
+            hint="SET standard_conforming_strings = on, or write E'…' strings",
+        )
 
 
 def _refuse_two_of_a_name(parsed: Parsed, occurrences: Sequence[Occurrence]) -> None:

@@ -14,10 +14,6 @@ CASES = {
         "SELECT a.id FROM a JOIN b ON b.id = a.id WHERE a.k = NULL",
         "SELECT c.id, q.n FROM c, (SELECT count(*) n FROM a WHERE k = NULL) q",
     ],
-    "array_nulls = off": [
-        "SELECT id FROM a WHERE v = ANY ('{NULL,x}'::text[])",
-        "SELECT a.id FROM a JOIN b ON b.id = a.id WHERE a.v IS NULL OR a.v = ANY ('{NULL,x}'::text[])",
-    ],
     **{
         f"DateStyle = 'ISO, {order}'": [
             "SELECT id, '01/02/03'::date FROM a WHERE '01/02/03'::date = date '2003-02-01'",
@@ -48,6 +44,84 @@ def test_a_setting_holds_for_owners_as_for_the_hub(client, merged, setting, stat
             connection.execute(f"RESET {setting.split()[0]}")
         answers.append(Counter(map(repr, rows)))
     assert answers[0] == answers[1]
+
+
+def test_owners_arrays_are_not_read_where_null_is_no_null_in_them(client):
+    client.execute("SET array_nulls = off")
+    for statement in ("SELECT id FROM a", "COPY (SELECT v FROM a) TO STDOUT"):
+        with pytest.raises(psycopg.errors.FeatureNotSupported) as refused:
+            client.execute(statement)
+        assert refused.value.diag.message_hint == "SET array_nulls TO on"
+
+
+# What each is read by, a value that makes another constant of it, and such a constant.
+CONSTANTS = {
+    "TimeZone": ("Asia/Tokyo", "timestamptz '2026-01-01 00:00' > '2025-12-31 20:00+00'"),
+    "DateStyle": ("ISO, DMY", "date '01/02/2026' > '2026-01-15'"),
+    "IntervalStyle": ("sql_standard", "interval '-1 02:03:04' > interval '-1 day'"),
+    "transform_null_equals": ("on", "a.k = NULL"),
+    "standard_conforming_strings": ("off", r"'a\\b' = 'a' || chr(92) || chr(92) || 'b'"),
+}
+EXECUTED = {
+    "by the protocol": lambda c, statement: c.execute(statement, prepare=True),
+    "by SQL": lambda c, _: c.execute("EXECUTE given"),
+    "by SQL, to copy": lambda c, _: c.execute("CREATE TEMP TABLE made AS EXECUTE given"),
+}
+
+
+@pytest.mark.parametrize("how", EXECUTED)
+@pytest.mark.parametrize("setting", CONSTANTS)
+@pytest.mark.parametrize("tables", ["a", "a JOIN b USING (id)"])
+def test_constants_of_what_is_prepared_are_not_read_again(client, setting, how, tables):
+    """PostgreSQL goes by what they meant; where that is something else now, nothing is answered."""
+    value, constant = CONSTANTS[setting]
+    statement = f"SELECT id, {constant} AS c FROM {tables}"
+    client.execute(f"PREPARE given AS {statement}")
+    before = client.execute(statement, prepare=True).fetchall()
+    client.execute(f"SET {setting} = '{value}'")
+    with pytest.raises(psycopg.errors.FeatureNotSupported) as refused:
+        EXECUTED[how](client, statement)
+    if setting != "standard_conforming_strings":
+        assert refused.value.diag.source_function == "RevalidateCachedQuery"
+        assert client.execute(f"{statement} WHERE true", prepare=True).fetchall() != before
+        assert f"under {setting} = '" in refused.value.diag.message_detail
+    client.execute(f"RESET {setting}")
+    assert EXECUTED[how](client, statement).rowcount == len(before)
+
+
+@pytest.mark.parametrize("setting", CONSTANTS)
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT id, v, '2026-01-01 12:00+03'::timestamptz AS t FROM a WHERE v > 'x' OR id = $1",
+        "SELECT id, $1::timestamptz AS t, w FROM a JOIN b USING (id) WHERE v < '01/02/2026'",
+        "SELECT id, (interval '2 days')::text AS i, date '2026-03-04' FROM a WHERE $1 = id AND k IS NULL",
+    ],
+)
+def test_what_no_setting_makes_another_constant_of_is_answered(client, merged, setting, statement):
+    value, _ = CONSTANTS[setting]
+    given = "2026-01-01 12:00" if "timestamptz AS t, w" in statement else 3
+    found = []
+    for connection in (client, merged):
+        cursor = psycopg.RawCursor(connection)
+        cursor.execute(statement, (given,), prepare=True)
+        connection.execute(f"SET {setting} = '{value}'")
+        found.append(Counter(cursor.execute(statement, (given,), prepare=True).fetchall()))
+        connection.execute(f"RESET {setting}")
+    assert found[0] == found[1]
+
+
+def test_another_search_path_has_constants_read_again(client, merged):
+    found = []
+    for connection, path in ((client, "shop"), (merged, "public")):
+        connection.execute(f"SET search_path = {path}")
+        connection.execute("PREPARE given AS SELECT id, timestamptz '2026-01-01 00:00' FROM a")
+        connection.execute(
+            f"SET TimeZone = 'Asia/Tokyo'; SET search_path = {path}, information_schema"
+        )
+        found.append(Counter(connection.execute("EXECUTE given").fetchall()))
+        connection.execute("DEALLOCATE given; RESET TimeZone; RESET search_path")
+    assert found[0] == found[1]
 
 
 def test_a_plan_does_not_outlive_the_collation_it_was_made_for(client):

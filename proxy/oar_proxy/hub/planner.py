@@ -7,7 +7,7 @@ one statement a message, so that no text can bring a second one along.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 import psycopg
@@ -47,6 +47,7 @@ _CONNECTION_SETTINGS: Final[Mapping[str, str]] = {
     "default_transaction_read_only": "on",
     "statement_timeout": "10s",  # planning a join of dozens of tables takes a second at most
     "lock_timeout": "5s",  # publication holds planning tables for as long as its own transaction
+    "plan_cache_mode": "force_generic_plan",  # a NULL for a parameter is not to be planned with
 }
 
 _EXPLAIN: Final = "EXPLAIN (VERBOSE, FORMAT JSON) "
@@ -137,6 +138,36 @@ class Planner:
                 return None
             columns.append(((result.fname(number) or b"").decode(), kind))
         return columns
+
+    async def reads_alike(
+        self,
+        query: str,
+        types: Sequence[str],
+        then: Mapping[str, str],
+        now: Mapping[str, str],
+    ) -> bool:
+        """Tell whether constants are the same when a query is parsed under other settings.
+
+        It is over planning tables, with parameters of these types. Raises :class:`PlanningFailed`.
+        """
+        taken = f"({', '.join(types)})" if types else ""
+        given = f"({', '.join(['NULL'] * len(types))})" if types else ""
+        plans: list[Any] = []
+        async with self._plans.connection() as connection:
+            cursor = connection.cursor(binary=True)
+            try:
+                for name, settings in (("then", then), ("now", now)):
+                    await _adopt(connection, settings, exact=True)
+                    await cursor.execute(f"PREPARE oar_{name}{taken} AS {query}".encode())
+                # What was parsed stays so, and is printed under the same settings now.
+                for name in ("then", "now"):
+                    await cursor.execute(f"{_EXPLAIN}EXECUTE oar_{name}{given}".encode())
+                    plans.append(await cursor.fetchone())
+            except psycopg.Error as error:
+                raise _failure(error) from error
+            finally:
+                await cursor.execute("DEALLOCATE ALL")
+        return bool(plans[0] == plans[1])
 
     async def check(
         self, statement: str, session_settings: Mapping[str, str] | None = None
