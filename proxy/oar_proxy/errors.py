@@ -100,7 +100,7 @@ class UndefinedParameter(OarError):
 
     sqlstate = "42P02"
 
-    def __init__(self, number: int, position: int) -> None:
+    def __init__(self, number: int, position: int | None = None) -> None:
         super().__init__(f"there is no parameter ${number}", position=position)
 
 

@@ -27,6 +27,13 @@ _ROW_COST: Final = 0.01
 """Cost of a row that an owner sends, and of one of the answer: PostgreSQL's ``cpu_tuple_cost``."""
 
 
+HUB_ALONE: Final = (
+    "Hub Query",
+    "  no published table is read: the hub answers alone",
+)
+"""The plan of what is not the proxy's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """What is told beside the plan, and what of it is left out (see ``options``).

@@ -203,11 +203,9 @@ class _Reading:
         extent = self._statement.parsed.query_extent
         if extent is None:
             raise self.refuse("it is read by a SELECT, a cursor, COPY or CREATE TABLE AS only")
-        node = self._statement.parsed.node
-        root = node if isinstance(node, ast.SelectStmt) else node.query
         paths = {
             place: path
-            for relation, path in _relations(root)
+            for relation, path in _relations(self._statement.parsed.query)
             if (place := self._published(relation.location)) is not None
         }
         ruled = sorted(paths.keys() & self._rules.keys())

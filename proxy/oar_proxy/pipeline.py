@@ -35,6 +35,7 @@ from oar_proxy.errors import (
     OarError,
     QueryCanceled,
     Unanswerable,
+    UndefinedParameter,
     refusal_of,
 )
 from oar_proxy.federation import Copied, Execution, HubLink, Parameter, Piece, Prepared, tell
@@ -344,25 +345,38 @@ class Pipeline:
         await self._check_select(Prepared(recognised.guard_sql, recognised.statement), link)
         return replace(recognised.statement, drafts=tuple(drafts))
 
-    async def _explain_text(self, text: str, link: HubLink) -> list[str]:
+    async def _explain_text(self, text: str, link: HubLink) -> Sequence[str]:
         """The plan of a statement or a question; no owner is asked."""
         try:
-            is_statement = bool(parse(text))
+            statements = parse(text)
         except SyntaxFault:
-            is_statement = False
-        if not is_statement:
+            statements = ()
+        if not statements:
             text = f"SELECT * FROM oar_ask({quote_literal(text)})"
-        parsed = parse(text)
-        if self.asking is not None and len(parsed) == 1:
-            lines = await self.asking.lines(parsed[0], link, self.catalog)
+            statements = parse(text)
+        if len(statements) > 1:
+            raise FeatureNotSupported(
+                "oar_explain takes one statement, or a question", hint="explain each by itself"
+            )
+        (parsed,) = statements
+        if parsed.unbound is not None:
+            raise UndefinedParameter(parsed.unbound[0])
+        if self.asking is not None:
+            lines = await self.asking.lines(parsed, link, self.catalog)
             if lines is not None:
                 return lines
         recognised = await recognise(text, link, self.catalog, self._drafter(link))
-        if recognised is None or recognised.statement is None:
+        statement = None if recognised is None else recognised.statement
+        if recognised is None or statement is None:
             await link.check(text)
-            return ["Hub Query", "  no published table is read: the hub answers alone"]
-        await self._check_select(Prepared(recognised.guard_sql, recognised.statement), link)
-        plan = await self.compiler.plan(recognised.statement, {})
+            return explain.HUB_ALONE
+        await self._check_select(Prepared(recognised.guard_sql, statement), link)
+        if statement.calls:
+            resolved = await self._resolve_calls(statement, link, {})
+            if isinstance(resolved, Execution):
+                return explain.HUB_ALONE
+            statement = resolved
+        plan = await self.compiler.plan(statement, {})
         return explain.lines(plan, self._adapters)
 
     # --- SQL-level EXECUTE --------------------------------------------------------------------

@@ -138,12 +138,10 @@ def whole_statement(
     extent = statement.parsed.query_extent
     if extent is None or statement.others or statement.calls:
         return "the hub has a part in it"
-    node = statement.parsed.node
-    query = node if isinstance(node, ast.SelectStmt) else node.query
     return whole_query(
         statement,
         statement.occurrences,
-        query,
+        statement.parsed.query,
         extent,
         capabilities=capabilities,
         parameters=parameters,

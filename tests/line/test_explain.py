@@ -35,6 +35,25 @@ def test_a_reduction_that_is_not_made_names_its_rule(client, statement):
     assert step.get("Not Reduced", []) == ([reason] if reason else [])
 
 
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{}",
+        "DECLARE c CURSOR FOR {}",
+        "CREATE TEMP TABLE t AS {}",
+        "CREATE TEMP TABLE t (x, y) AS {}",
+    ],
+)
+@pytest.mark.parametrize(
+    "statement",
+    ["SELECT a.v, b.w FROM shop.a JOIN shop.b USING (k) WHERE b.s = 'p'", "SELECT v, k FROM shop.a LIMIT 3"],
+)  # fmt: skip
+def test_what_is_made_of_a_select_reads_what_the_select_does(client, statement, around):
+    explained = plan(client, around.format(statement), "FORMAT json, COSTS off")
+    assert explained["Steps"] == plan(client, statement, "FORMAT json, COSTS off")["Steps"]
+    assert not [note for note in explained.get("Notes", []) if "not analysed" in note]
+
+
 def test_text_and_json_tell_the_same(client):
     statement = "SELECT a.v, b.w FROM shop.a JOIN shop.b USING (k) WHERE b.s = 'p' AND a.v ~ 'x'"
     document = plan(client, statement)

@@ -514,6 +514,15 @@ def test_how_much_another_owner_sends_does_not_depend_on_single_rows(owners):
     assert "Route: relay" in "\n".join(row[0] for row in plan)
 
 
+def test_what_is_made_of_groups_may_be_explained(asked):
+    connection, _, _ = asked
+    for around in ("DECLARE c CURSOR FOR", "CREATE TEMP TABLE t AS"):
+        statement = f"EXPLAIN {around} SELECT city, count(*) FROM visits GROUP BY city"
+        assert connection.execute(statement).fetchone()
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(f"EXPLAIN {around} SELECT city FROM visits")
+
+
 def test_the_comment_on_the_table_says_what_is_shown_of_it(asked):
     connection, _, _ = asked
     found = connection.execute("SELECT comment FROM oar.tables WHERE name = 'trips'").fetchone()

@@ -108,6 +108,14 @@ def test_names_of_the_draft_are_the_answers(person):
     assert grouped == [(10, "ten", 2), (50, "fifty", 1)]
 
 
+def test_the_plan_of_a_call_is_that_of_its_draft(person):
+    lines = person.execute("SELECT * FROM oar_explain('how many?')").fetchall()
+    call = "SELECT * FROM oar_explain('SELECT * FROM oar_ask_json(''how many?'')')"
+    told = person.execute(call).fetchall()
+    assert told[1:3] == lines[1:3]
+    assert any("shop.a" in line for (line,) in told)
+
+
 @pytest.mark.parametrize(
     ("question", "sqlstate"),
     [

@@ -127,6 +127,14 @@ class Parsed:
         """Where the SELECT of the statement stands, None when it has no single one to point at."""
         return query_extent(self.node, self.text)
 
+    @property
+    def query(self) -> Any:
+        """The SELECT that stands there."""
+        node = self.node
+        while not isinstance(node, ast.SelectStmt):
+            node = node.query
+        return node
+
     @cached_property
     def collates_otherwise(self) -> bool:
         """Whether some COLLATE in it may compare text other than by its code points."""

@@ -176,9 +176,12 @@ def query_extent(node: Any, text: str) -> tuple[int, int] | None:
     end = tokens[-1].end + 1
     if isinstance(node, ast.SelectStmt):
         return None if node.intoClause else (tokens[0].start, end)
-    if isinstance(node, ast.ExplainStmt) and isinstance(node.query, ast.SelectStmt):
-        index = _after_explain_options(tokens)
-        return tokens[index].start, end
+    if isinstance(node, ast.ExplainStmt):
+        start = tokens[_after_explain_options(tokens)].start
+        if isinstance(node.query, ast.SelectStmt):
+            return start, end
+        inside = query_extent(node.query, text[start:])
+        return None if inside is None else (start + inside[0], start + inside[1])
     if isinstance(node, ast.DeclareCursorStmt):
         index = next(i for i, token in enumerate(tokens) if token.name == "FOR")
         return tokens[index + 1].start, end
