@@ -9,6 +9,7 @@ evaluates the answer.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -42,6 +43,9 @@ _TELLS: Final = b"pg_cancel_backend"
 
 SAFE_ENCODINGS: Final = frozenset({"UTF8", "SQL_ASCII"})
 """Client encodings under which the hub takes our UTF-8 as it is."""
+
+_ASKS: Final = re.compile(rb"\boar_(?:ask|ask_json|explain)\b|oar:", re.IGNORECASE)
+"""What makes a query string one for the proxy to read."""
 
 _SAFE: Final = {
     "log_parameter_max_length_on_error": ("0", "the hub prints their rows"),
@@ -89,6 +93,8 @@ class Federated:
             in_pipeline = self._conversation.open_pipeline
             if not parse.name:
                 self._close_unnamed()
+            if _is_unreadable(parse.query):
+                require_safe(await SessionLink(self._channel).state())
             if piece is not None and piece.suspect:
                 link = SessionLink(self._channel, piece.text, place)
                 prepared = await self.activity.ask(
@@ -248,7 +254,10 @@ class Federated:
         if _TELLS in query.lower():
             await self.activity.others_hear()
         if not any(piece.suspect for piece in pieces):
-            self._channel.request(Expected(Kind.QUERY), raw)
+            if not _is_unreadable(query) or await self._is_safe():
+                self._pass_through(raw)
+            else:
+                self._channel.request(Expected(Kind.SYNC), messages.SYNC)
             return
         if self._conversation.open_pipeline and not await self._in_step():
             return  # an earlier message failed: the hub discards the query, and so do we
@@ -262,6 +271,13 @@ class Federated:
             self._step(Kind.QUERY, messages.encode_query(b""), shows=b"Z")
         else:
             self._channel.request(Expected(Kind.SYNC), messages.SYNC)
+
+    async def _is_safe(self) -> bool:
+        """Tell the client where its session is not one that the proxy can read."""
+        async with self.activity.statement("simple"):
+            require_safe(await SessionLink(self._channel).state())
+            return True
+        return False
 
     async def _in_step(self) -> bool:
         """Tell whether the hub has accepted everything sent so far."""
@@ -454,6 +470,20 @@ class Federated:
         except UnicodeDecodeError:
             return ()
         return self._federation.split(text) or ()
+
+
+def _is_unreadable(query: bytes) -> bool:
+    """Tell whether a question is in bytes that are no UTF-8.
+
+    The hub would refuse the call, whatever the encoding; tables have guards that say it.
+    """
+    if query.isascii() or _ASKS.search(query) is None:
+        return False
+    try:
+        query.decode()
+    except UnicodeDecodeError:
+        return True
+    return False
 
 
 def _awaited() -> asyncio.Future[str]:

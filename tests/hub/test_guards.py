@@ -204,6 +204,20 @@ def test_the_error_names_the_table_and_says_what_to_do(client):
         'table "shop.t" was reached by a statement form that the proxy does not evaluate'
     )
     assert "SELECT" in diagnosis.message_hint
+    client.execute("SET standard_conforming_strings = off")
+    with pytest.raises(psycopg.errors.FeatureNotSupported) as caught:
+        client.execute("SELECT 'it\\'s' FROM shop.t")
+    assert caught.value.diag.message_hint.endswith(
+        "backslashes in it need standard_conforming_strings"
+    )
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "KOI8R", "WIN1251", "EUC_JP"])
+def test_the_error_says_when_the_encoding_is_to_blame(client, encoding):
+    client.execute(f"SET client_encoding = '{encoding}'")
+    with pytest.raises(psycopg.errors.FeatureNotSupported) as caught:
+        client.execute("SELECT * FROM shop.t")
+    assert caught.value.diag.message_hint == "SET client_encoding TO 'UTF8'"
 
 
 def test_a_client_cannot_see_planning_tables(client, published):

@@ -18,6 +18,7 @@ from frames import (
     bind,
     bind_formats,
     close,
+    comparable,
     describe,
     execute,
     frame,
@@ -27,6 +28,7 @@ from frames import (
     run,
     text,
 )
+from oar_proxy.wire.messages import encode_parse
 
 JOIN = "SELECT a.id, b.w, a.v FROM a JOIN b USING (k) ORDER BY 1, 2"
 WHERE = "SELECT a.id, b.w FROM a JOIN b USING (k) WHERE b.w > $1 OR a.v = $2 ORDER BY 1, 2"
@@ -261,6 +263,30 @@ def test_the_client_sees_what_postgresql_sends_of_the_merged_tables(talk, name):
     assert ("Z", b"I") in due
     for raw in (proxy, merged):
         raw.close()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "SELECT * FROM oar_ask('Сколько?')",
+        "SELECT * FROM oar_explain('Сколько?')",
+        "/* oar: Сколько? */",
+        "SELECT count(*) FROM a WHERE v = 'Привет'",
+    ],
+)
+@pytest.mark.parametrize("extended", [False, True], ids=["simple", "extended"])
+def test_what_is_written_in_another_encoding_is_told_so(talk, asked, extended):
+    proxy, _ = talk()
+    proxy.ask(query("SET client_encoding = 'WIN1251'"))
+    text = asked.encode("cp1251")
+    sent = encode_parse(b"", text) + bind() + execute() + SYNC
+    got = [comparable(*m) for m in proxy.ask(sent if extended else frame(b"Q", text + b"\0"))]
+    (error,) = [fields for code, fields in got if code == "E"]
+    assert (error["C"], error["H"]) == (b"0A000", b"SET client_encoding TO 'UTF8'")
+    assert got[-1] == ("Z", b"I")
+    assert ("Z", b"I") in proxy.ask(query("RESET client_encoding; SELECT count(*) FROM a"))
+    assert any(code == "E" for code, _ in proxy.ask(frame(b"Q", text + b"\0")))
+    proxy.close()
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -62,11 +62,19 @@ _FUNCTIONS: Final = """
 CREATE OR REPLACE FUNCTION oar_internal.guard(schema_name text, table_name text)
 RETURNS SETOF record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $body$
 BEGIN
+    -- Text that the proxy cannot read comes here. Not every encoding has more than ASCII.
+    IF pg_catalog.current_setting('client_encoding') NOT IN ('UTF8', 'SQL_ASCII') THEN
+        RAISE EXCEPTION USING ERRCODE = '0A000',
+            MESSAGE = 'statement over owners'' tables not run: client_encoding is not UTF8',
+            HINT = 'SET client_encoding TO ''UTF8''';
+    END IF;
     RAISE EXCEPTION USING ERRCODE = '0A000',
         MESSAGE = format('table "%s.%s" was reached by a statement form that the proxy does not '
                          'evaluate', schema_name, table_name),
-        HINT = 'use it in a SELECT, a WITH, a COPY (SELECT …) TO STDOUT, a cursor or a CREATE '
-               'TEMP TABLE AS, not inside a function or a DO block';
+        HINT = 'use it in a SELECT, a WITH, a COPY (SELECT ...) TO STDOUT, a cursor or a CREATE '
+               'TEMP TABLE AS, not inside a function or a DO block'
+               || CASE pg_catalog.current_setting('standard_conforming_strings') WHEN 'off'
+                  THEN '; backslashes in it need standard_conforming_strings' ELSE '' END;
 END $body$;
 
 CREATE OR REPLACE FUNCTION oar_internal.any_row()
