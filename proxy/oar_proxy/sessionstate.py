@@ -54,22 +54,7 @@ _SETTINGS: Final = (
 )
 """Settings of the session that change what a statement means, or how it is run."""
 
-_SEARCH_PATH: Final = (
-    "pg_catalog.array_to_string(ARRAY(SELECT pg_catalog.quote_ident(s)"
-    " FROM pg_catalog.unnest(pg_catalog.current_schemas(false)) AS s), ', ')"
-)
-"""The schemas of the search path: ``"$user"`` is another one to the planner."""
-
-SESSION_STATE: Final = (
-    "pg_catalog.json_build_object('principal', session_user, 'roles', ARRAY("
-    "SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid >= 16384"
-    " AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')), 'settings',"
-    f" pg_catalog.json_build_object('search_path', {_SEARCH_PATH}, "
-    + ", ".join(f"'{name}', pg_catalog.current_setting('{name}', true)" for name in _SETTINGS)
-    + "), 'transaction', CASE WHEN pg_catalog.current_setting('transaction_isolation')"
-    " IN ('repeatable read', 'serializable') THEN pg_catalog.now()::pg_catalog.text END"
-    ")::pg_catalog.text"
-)
+SESSION_STATE: Final = f"oar_internal.session_state('{{{','.join(_SETTINGS)}}}')"
 """An expression of SQL for the state; it has no parameter, and can be asked along with others."""
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "us": 1e-6}
@@ -105,10 +90,12 @@ class SessionState:
         assert cell is not None
         # It comes in the client's encoding; whoever needs that to be UTF-8 says so.
         answer = json.loads(cell.decode(errors="replace"))
-        settings = answer["settings"].items()
+        settings = {n: value for n, value in answer["settings"].items() if value is not None}
+        # These schemas, and not the setting: ``"$user"`` is another one to the planner.
+        settings["search_path"] = ", ".join(answer["search_path"])
         return cls(
             answer["principal"],
-            {n: value for n, value in settings if value is not None},
+            settings,
             frozenset(answer["roles"]),
             answer["transaction"],
         )

@@ -322,7 +322,7 @@ _Resolved = dict[_Name, dict[str, Any]]
 async def _for_guards(
     parsed: Parsed, link: HubReader, catalog: Catalog
 ) -> tuple[Parsed, SessionState, _Resolved]:
-    state, resolved = await _look(link, _names(parsed))
+    state, resolved = await _look(link, _names(parsed), catalog)
     edits = _dependent_columns(parsed, resolved, catalog)
     if edits:
         parsed = _parse_one(splice(parsed.text, edits))
@@ -379,16 +379,15 @@ async def _expand_views(
         edits: list[Edit] = []
         for relation in parsed.relations:
             found = resolved.get((relation.schema, relation.name))
-            if found is None or found["definition"] is None:
+            if found is None or found["described"] is None:
                 continue
-            if (found["schema"], found["name"]) in catalog.tables:
-                continue
-            edits.append(relation.replace(found["definition"].rstrip().rstrip(";")))
+            if definition := found["described"]["definition"]:
+                edits.append(relation.replace(definition.rstrip().rstrip(";")))
         expandable = parsed.kind not in ("PrepareStmt", "ViewStmt")
         if not edits or not expandable:
             return parsed, state, resolved
         parsed = _parse_one(splice(parsed.text, edits))
-        state, resolved = await _look(link, _names(parsed))
+        state, resolved = await _look(link, _names(parsed), catalog)
     raise LimitExceeded(f"views are nested more than {MAX_VIEW_DEPTH} deep")
 
 
@@ -423,19 +422,30 @@ def _read(column: PublishedColumn) -> str:
 
 
 async def _look(
-    link: HubReader, names: Sequence[tuple[str | None, str]]
+    link: HubReader, names: Sequence[_Name], catalog: Catalog
 ) -> tuple[SessionState, _Resolved]:
     """Ask the client's session what names mean there, and for its settings, in one round trip."""
     if not names:
         return await link.state(), {}
-    spelled = ", ".join(
-        quote_literal(".".join(quote_identifier(part) for part in name if part is not None))
-        for name in names
+    published = [
+        (schema, name)
+        for qualifier, name in names
+        for schema in ((qualifier,) if qualifier is not None else catalog.schemas)
+        if (schema, name) in catalog.tables
+    ]
+    listed = (
+        [".".join(quote_identifier(part) for part in name if part is not None) for name in names],
+        [schema for schema, _ in published],
+        [name for _, name in published],
     )
-    named = f"oar_internal.named(ARRAY[{spelled}]::pg_catalog.text[])"
-    ((state, listed),) = await link.query(f"SELECT {SESSION_STATE}, {named}")
-    resolved = {} if listed is None else {names[i["number"] - 1]: i for i in json.loads(listed)}
+    named = f"oar_internal.named({', '.join(map(_text_array, listed))})"
+    ((state, found),) = await link.query(f"SELECT {SESSION_STATE}, {named}")
+    resolved = {} if found is None else {names[i["number"] - 1]: i for i in json.loads(found)}
     return link.learn(state), resolved
+
+
+def _text_array(values: Sequence[str]) -> str:
+    return f"ARRAY[{', '.join(map(quote_literal, values))}]::pg_catalog.text[]"
 
 
 def _sort_relations(
@@ -485,8 +495,9 @@ def _meant(
         if table is not None:
             tables[name] = table
         else:
-            columns = tuple((column, kind) for column, kind in found.get("columns") or ())
-            others[name] = OtherRelation(relation, columns, found.get("collates", False))
+            described = found["described"]
+            columns = tuple((column, kind) for column, kind in described["columns"] or ())
+            others[name] = OtherRelation(relation, columns, described["collates"])
     return tables, others
 
 

@@ -17,7 +17,7 @@ from psycopg.rows import TupleRow
 from oar_proxy.hub.address import HubError
 from oar_proxy.hub.binaries import OLDEST_MAJOR
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Grows with every change below; a hub of a lower version is brought up to it at start."""
 
 CLIENT_ROLE: Final = "oar_client"
@@ -95,29 +95,56 @@ RETURNS text LANGUAGE sql STABLE SECURITY INVOKER SET search_path = '' AS $body$
     SELECT pg_catalog.pg_get_viewdef(view, false)
 $body$;
 
--- What names mean in the session: a plan of its own each session, made once. Without a search path
--- of its own, since the session's is asked about.
-CREATE OR REPLACE FUNCTION oar_internal.named(names text[])
+-- What the proxy asks a session about itself: a plan of its own each session, made once.
+CREATE OR REPLACE FUNCTION oar_internal.session_state(settings text[])
+RETURNS text LANGUAGE plpgsql STABLE SECURITY INVOKER
+SET plan_cache_mode = force_generic_plan AS $body$
+BEGIN
+    RETURN pg_catalog.json_build_object(
+        'principal', session_user,
+        'roles', ARRAY(SELECT r.rolname FROM pg_catalog.pg_roles r
+            WHERE r.oid >= 16384 AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')),
+        'search_path', ARRAY(SELECT pg_catalog.quote_ident(s)
+            FROM pg_catalog.unnest(pg_catalog.current_schemas(false)) AS s),
+        'settings', (SELECT pg_catalog.json_object_agg(s, pg_catalog.current_setting(s, true))
+            FROM pg_catalog.unnest(settings) AS s),
+        'transaction', CASE WHEN pg_catalog.current_setting('transaction_isolation')
+            IN ('repeatable read', 'serializable') THEN pg_catalog.now()::pg_catalog.text END
+    )::pg_catalog.text;
+END $body$;
+
+-- What names mean in the session; of published tables, whose schemas and names are given, no more
+-- than that. Without a search path of its own, since the session's is asked about.
+DROP FUNCTION IF EXISTS oar_internal.named(text[]);
+CREATE OR REPLACE FUNCTION oar_internal.named(names text[], schemas text[], tables text[])
 RETURNS text LANGUAGE plpgsql STABLE SECURITY INVOKER
 SET plan_cache_mode = force_generic_plan AS $body$
 BEGIN
     RETURN (SELECT pg_catalog.json_agg(pg_catalog.json_build_object(
-        'number', u.number, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
-        'definition', CASE WHEN c.relkind = 'v' AND n.nspname NOT IN
-            ('pg_catalog', 'information_schema', 'oar')
-            THEN oar_internal.view_definition(c.oid) END,
-        'columns', (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.attname,
-            pg_catalog.format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
-            FROM pg_catalog.pg_attribute a
-            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-        'collates', EXISTS (SELECT FROM pg_catalog.pg_attribute a
-            JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
-            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT (l.collnamespace
-                = 'pg_catalog'::pg_catalog.regnamespace AND l.collname IN
-                ('default', 'C', 'POSIX', 'ucs_basic', 'pg_c_utf8')))))
+        'number', u.number, 'schema', c.nspname, 'name', c.relname,
+        'described', CASE WHEN NOT EXISTS (
+            SELECT FROM ROWS FROM (pg_catalog.unnest(schemas), pg_catalog.unnest(tables))
+                AS p(schema, name) WHERE p.schema = c.nspname AND p.name = c.relname)
+        THEN pg_catalog.json_build_object(
+            'definition', CASE WHEN c.relkind = 'v' AND c.nspname NOT IN
+                ('pg_catalog', 'information_schema', 'oar')
+                THEN oar_internal.view_definition(c.oid) END,
+            'columns', (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.attname,
+                pg_catalog.format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
+                FROM pg_catalog.pg_attribute a
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+            'collates', EXISTS (SELECT FROM pg_catalog.pg_attribute a
+                JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT (l.collnamespace
+                    = 'pg_catalog'::pg_catalog.regnamespace AND l.collname IN
+                    ('default', 'C', 'POSIX', 'ucs_basic', 'pg_c_utf8'))))
+        END))
         FROM ROWS FROM (pg_catalog.unnest(names)) WITH ORDINALITY AS u(name, number)
-        JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(u.name)
-        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace)::pg_catalog.text;
+        CROSS JOIN LATERAL (
+            -- By itself, so that it is found by its index and not by reading all there are.
+            SELECT c.oid, c.relname, c.relkind, n.nspname FROM pg_catalog.pg_class c
+            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+            WHERE c.oid = pg_catalog.to_regclass(u.name) OFFSET 0) AS c)::pg_catalog.text;
 END $body$;
 
 -- Waits until the proxy has what it asks elsewhere for the session; see hub/sentinel.py. How long
@@ -162,12 +189,14 @@ COMMENT ON FUNCTION public.oar_explain(text) IS
     'which owners a question or statement would ask, for what, and why';
 
 REVOKE ALL ON FUNCTION oar_internal.guard(text, text), oar_internal.any_row(),
-    oar_internal.any_table(), oar_internal.named(text[]),
+    oar_internal.any_table(), oar_internal.session_state(text[]),
+    oar_internal.named(text[], text[], text[]),
     oar_internal.view_definition(oid), oar_internal.wait_for_proxy(bigint),
     public.oar_ask(text), public.oar_ask_json(text), public.oar_explain(text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION oar_internal.guard(text, text), oar_internal.view_definition(oid),
-    oar_internal.named(text[]), oar_internal.wait_for_proxy(bigint), public.oar_ask(text),
-    public.oar_ask_json(text), public.oar_explain(text) TO oar_client;
+    oar_internal.session_state(text[]), oar_internal.named(text[], text[], text[]),
+    oar_internal.wait_for_proxy(bigint), public.oar_ask(text), public.oar_ask_json(text),
+    public.oar_explain(text) TO oar_client;
 GRANT EXECUTE ON FUNCTION oar_internal.any_row(), oar_internal.any_table() TO oar_planner;
 """
 
