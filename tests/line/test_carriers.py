@@ -238,6 +238,28 @@ def test_a_temporary_table_shadows_a_published_one(client):
     assert client.execute("SELECT count(*) FROM a").fetchone() == (6,)
 
 
+def test_a_role_that_is_set_needs_the_privileges_and_no_more(client, line):
+    user = psycopg.conninfo.conninfo_to_dict(line.dsn)["user"]
+    with psycopg.connect(line.hub, autocommit=True) as hub:
+        hub.execute("CREATE ROLE reading")
+        hub.execute(f"GRANT USAGE ON SCHEMA shop TO reading; GRANT reading TO {user}")
+        hub.execute("GRANT SELECT ON shop.a, public.kept TO reading")
+        try:
+            client.execute("SET ROLE reading")
+            assert client.execute("SELECT count(*) FROM shop.a").fetchone() == (6,)
+            assert client.execute("SELECT count(*) > 0 FROM public.kept").fetchone() == (True,)
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="for view c"):
+                client.execute("SELECT count(*) FROM shop.c")
+            client.execute("BEGIN; SET LOCAL search_path = shop")
+            assert client.execute("SELECT count(*) FROM a").fetchone() == (6,)
+            client.execute("ROLLBACK")
+            with pytest.raises(psycopg.errors.UndefinedTable):
+                client.execute("SELECT count(*) FROM nowhere.a")
+        finally:
+            client.close()
+            hub.execute("DROP OWNED BY reading; DROP ROLE reading")
+
+
 def test_privileges_are_the_hubs(client, line):
     with psycopg.connect(line.hub, autocommit=True) as hub:
         client.execute("CREATE TEMP TABLE q (id bigint)")

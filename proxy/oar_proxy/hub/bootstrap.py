@@ -51,8 +51,10 @@ CREATE SCHEMA IF NOT EXISTS oar_internal;
 CREATE SCHEMA IF NOT EXISTS oar_plan;
 REVOKE ALL ON SCHEMA oar, oar_internal, oar_plan FROM PUBLIC;
 REVOKE CREATE ON SCHEMA public FROM PUBLIC;
-GRANT USAGE ON SCHEMA public, oar, oar_internal TO oar_client, oar_auditor;
-GRANT USAGE ON SCHEMA oar_plan, oar_internal TO oar_planner;
+GRANT USAGE ON SCHEMA public, oar TO oar_client, oar_auditor;
+GRANT USAGE ON SCHEMA oar_plan TO oar_planner;
+-- What the proxy asks a session, and what a guard is made of, are there for whatever role is set.
+GRANT USAGE ON SCHEMA oar_internal TO PUBLIC;
 COMMENT ON SCHEMA oar IS 'what is published, and the ledger';
 COMMENT ON SCHEMA oar_internal IS 'the proxy''s own: nothing to read here';
 COMMENT ON SCHEMA oar_plan IS 'empty tables to plan statements over: nothing to read here';
@@ -188,15 +190,13 @@ COMMENT ON FUNCTION public.oar_ask_json(text) IS
 COMMENT ON FUNCTION public.oar_explain(text) IS
     'which owners a question or statement would ask, for what, and why';
 
-REVOKE ALL ON FUNCTION oar_internal.guard(text, text), oar_internal.any_row(),
-    oar_internal.any_table(), oar_internal.session_state(text[]),
-    oar_internal.named(text[], text[], text[]),
-    oar_internal.view_definition(oid), oar_internal.wait_for_proxy(bigint),
+REVOKE ALL ON FUNCTION oar_internal.any_row(), oar_internal.any_table(),
     public.oar_ask(text), public.oar_ask_json(text), public.oar_explain(text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION public.oar_ask(text), public.oar_ask_json(text),
+    public.oar_explain(text) TO oar_client;
 GRANT EXECUTE ON FUNCTION oar_internal.guard(text, text), oar_internal.view_definition(oid),
     oar_internal.session_state(text[]), oar_internal.named(text[], text[], text[]),
-    oar_internal.wait_for_proxy(bigint), public.oar_ask(text), public.oar_ask_json(text),
-    public.oar_explain(text) TO oar_client;
+    oar_internal.wait_for_proxy(bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION oar_internal.any_row(), oar_internal.any_table() TO oar_planner;
 """
 
