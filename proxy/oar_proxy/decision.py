@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import Final
+from typing import Final, TypeVar
 
 from oar_adapters.interface import Predicate
 from oar_policies.decide import (
@@ -26,6 +26,8 @@ from oar_policies.names import write_name
 
 from oar_proxy.errors import InsufficientPrivilege, InternalError
 from oar_proxy.settings import Limits
+
+_T = TypeVar("_T")
 
 OWN_KEYS: Final = "own keys"
 """The rule of keys that go back to the owner they came from: no disclosure."""
@@ -156,6 +158,9 @@ class Grouped:
         return (self.rule,)
 
 
+MAX_REMEMBERED: Final = 1024
+"""Edges whose verdicts are kept: a statement has a few, and is often like the one before."""
+
 Checked = Mapping[tuple[str, str], tuple[Restriction | Grouped, ...]]
 """By owner and table, the rules about its use that a statement was checked against."""
 
@@ -164,7 +169,8 @@ Checked = Mapping[tuple[str, str], tuple[Restriction | Grouped, ...]]
 class Decisions:
     """The policies in force, as they apply to one subject on one day (UTC).
 
-    ``filters`` are the row filters that were read, by owner and table.
+    ``filters`` are the row filters that were read, by owner and table. Nothing in it changes, so
+    that a verdict is found once and kept.
     """
 
     policies: Mapping[str, Policy]
@@ -172,6 +178,12 @@ class Decisions:
     subject: Subject
     today: date
     filters: Mapping[tuple[str, str], SentFilter] = field(default_factory=dict)
+    _known: dict[KeyEdge, EdgeVerdict] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    _known_parts: dict[KeyEdge, tuple[Part, ...]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def policy(self, owner: str) -> Policy:
         """Return an owner's policy. Raises :class:`InternalError` where none was loaded."""
@@ -205,6 +217,12 @@ class Decisions:
 
     def edge(self, edge: KeyEdge) -> EdgeVerdict:
         """Decide about a possible semi-join before any key is known."""
+        verdict = self._known.get(edge)
+        if verdict is None:
+            verdict = _keep(self._known, edge, self._verdict(edge))
+        return verdict
+
+    def _verdict(self, edge: KeyEdge) -> EdgeVerdict:
         parts = self.parts(edge)
         denied = next((part for part in parts if not part.decision.permit), None)
         if denied is not None:
@@ -357,11 +375,15 @@ class Decisions:
 
     # --- both sides of an edge --------------------------------------------------------------------
 
-    def parts(self, edge: KeyEdge) -> list[Part]:
+    def parts(self, edge: KeyEdge) -> tuple[Part, ...]:
         """Decide for each origin, and for the receiver, in a fixed order."""
         if not edge.origins:
             raise InternalError("a key edge without an origin")
-        return [part for origin in edge.origins for part in self._parts(origin, edge)]
+        parts = self._known_parts.get(edge)
+        if parts is None:
+            made = (part for origin in edge.origins for part in self._parts(origin, edge))
+            parts = _keep(self._known_parts, edge, tuple(made))
+        return parts
 
     def _parts(self, origin: KeyOrigin, edge: KeyEdge) -> Iterator[Part]:
         if origin.owner == edge.receiver:
@@ -437,6 +459,13 @@ class Decisions:
             detail=f"rule {part.decision.rule}; {keys} keys would be compared with {receiver}",
             hint=self.remedy(edge, part, keys),
         )
+
+
+def _keep(known: dict[KeyEdge, _T], edge: KeyEdge, verdict: _T) -> _T:
+    if len(known) >= MAX_REMEMBERED:
+        known.clear()
+    known[edge] = verdict
+    return verdict
 
 
 def _restrictions(owner: str, table: str, rule: TableRule) -> Iterator[Restriction]:

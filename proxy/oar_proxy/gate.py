@@ -10,7 +10,7 @@ way holds for its next wave.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from types import MappingProxyType
@@ -55,6 +55,9 @@ from oar_proxy.errors import InsufficientPrivilege, InternalError, LimitExceeded
 from oar_proxy.keys import key_texts
 from oar_proxy.ledger import Ask, Disclosure, Leaving, Ledger, StepEntry, StepOutcome, digest
 from oar_proxy.settings import Limits
+
+MAX_SUBJECTS: Final = 256
+"""Subjects for whom decisions are kept, until policies are others or another day begins."""
 
 UNKNOWN_ROWS: Final = 1000.0
 """The estimate of a table whose statistics are not used."""
@@ -116,22 +119,34 @@ class Gate:
         self._filters: Mapping[tuple[str, str], SentFilter] = MappingProxyType({})
         self._today = today
         self._budgets = budgets
+        self._decisions: dict[Subject, Decisions] = {}
         self.version = 0
 
     def replace_policies(self, policies: Mapping[str, Policy]) -> None:
         """Put other policies in force, all at once, for everything decided from now on."""
         self._policies = MappingProxyType(dict(policies))
-        self.version += 1
+        self._changed()
 
     def replace_filters(self, filters: Mapping[tuple[str, str], SentFilter]) -> None:
         """Put the row filters in force that were read from the policies, all at once."""
         if self._filters != filters:
             self._filters = MappingProxyType(dict(filters))
-            self.version += 1
+            self._changed()
+
+    def _changed(self) -> None:
+        self._decisions = {}
+        self.version += 1
 
     def decisions(self, subject: Subject) -> Decisions:
         """Return what the policies in force now say to a subject today."""
-        return Decisions(self._policies, self._limits, subject, self._today(), self._filters)
+        today = self._today()
+        decisions = self._decisions.get(subject)
+        if decisions is None or decisions.today != today:
+            decisions = Decisions(self._policies, self._limits, subject, today, self._filters)
+            if len(self._decisions) >= MAX_SUBJECTS:
+                self._decisions = {}
+            self._decisions[subject] = decisions
+        return decisions
 
     def distinguishes(self, decisions: Decisions) -> object:
         """Return what of subject and day may make decisions others than these, to compare."""
@@ -293,10 +308,12 @@ def _entry(decisions: Decisions, step: Step, digests: Digests) -> StepEntry:
     cap = decisions.row_cap(step.owner)
     _require_consistent(step)
     decisions.require_asks((step.owner,))
-    _require_visible(policy, step.query)
+    touched = tuple(dict.fromkeys(_touched(step.query)))
+    tables = tuple(dict.fromkeys(table for table, _ in touched))
+    _require_visible(policy, touched)
     _require_filters(policy, step.query)
-    _require_views(decisions, step)
-    _require_checked(decisions, step)
+    _require_views(decisions, step, tables)
+    _require_checked(decisions, step, tables)
     if step.query.limit is None or step.query.limit > cap.number + 1:
         raise InternalError(
             f"a query to owner {step.owner} is not bounded by its row cap",
@@ -325,13 +342,13 @@ def _entry(decisions: Decisions, step: Step, digests: Digests) -> StepEntry:
         keys=total,
         policy=policy.digest,
         disclosures=tuple(disclosures),
-        rules=tuple(dict.fromkeys((cap.rule, limit.rule, *_rules(decisions, step)))),
-        tables=tuple(dict.fromkeys(table for table, _ in _touched(step.query))),
+        rules=tuple(dict.fromkeys((cap.rule, limit.rule, *_rules(decisions, step, tables)))),
+        tables=tables,
     )
 
 
-def _rules(decisions: Decisions, step: Step) -> Iterator[str]:
-    for table in dict.fromkeys(table for table, _ in _touched(step.query)):
+def _rules(decisions: Decisions, step: Step, tables: Sequence[str]) -> Iterator[str]:
+    for table in tables:
         yield from decisions.view_rules(step.owner, table)
     for bound in step.edges:
         yield from (part.decision.rule for part in decisions.parts(bound.edge))
@@ -462,8 +479,8 @@ def _visible_part(policy: Policy, table: Table) -> Table:
     )
 
 
-def _require_visible(policy: Policy, query: Query) -> None:
-    for table, column in _touched(query):
+def _require_visible(policy: Policy, touched: Iterable[tuple[str, str | None]]) -> None:
+    for table, column in touched:
         permitted = (
             table_visible(policy, table)
             if column is None
@@ -491,12 +508,13 @@ def _require_filters(policy: Policy, query: Query) -> None:
         )
 
 
-def _require_views(decisions: Decisions, step: Step) -> None:
+def _require_views(decisions: Decisions, step: Step, tables: Sequence[str]) -> None:
     """Check that each scan is filtered as its table demands and touches nothing that is masked."""
     owner, query = step.owner, step.query
     if not isinstance(query, Scan):
         _require_unviewed(decisions, owner, query.tables)
         return
+    masked = any(decisions.masked(owner, table) for table in tables)
     for scan in query.parts():
         demanded: tuple[Predicate, ...] = ()
         if scan.table.derived is not None:
@@ -505,6 +523,8 @@ def _require_views(decisions: Decisions, step: Step) -> None:
             demanded = decisions.row_filter(owner, scan.table.name)
         if not all(predicate in scan.predicates for predicate in demanded):
             raise decisions.not_as_ruled(owner, scan.table.name)
+        if not masked:
+            continue
         # The filter itself may look at a masked column. What is inside comes by itself.
         rest = tuple(p for p in scan.predicates if p not in demanded)
         inside = tuple(
@@ -517,9 +537,9 @@ def _require_views(decisions: Decisions, step: Step) -> None:
                 raise decisions.not_as_ruled(owner, table, column)
 
 
-def _require_checked(decisions: Decisions, step: Step) -> None:
+def _require_checked(decisions: Decisions, step: Step, tables: Sequence[str]) -> None:
     """Check that the statement was planned under the rules about its use that are in force."""
-    for name in {table for table, column in _touched(step.query) if column is None}:
+    for name in tables:
         rules = decisions.use(step.owner, name)
         if rules and step.checked.get((step.owner, name)) != rules:
             raise InsufficientPrivilege(

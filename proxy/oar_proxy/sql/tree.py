@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -13,9 +14,22 @@ from pglast.stream import RawStream
 def children(node: Any) -> Sequence[Any]:
     """Return the nodes directly below a node or a tuple of nodes, and tuples of them."""
     if isinstance(node, ast.Node):
-        below = (getattr(node, name) for name in node)
-        return [each for each in below if isinstance(each, (ast.Node, tuple))]
+        places = _places(node.__class__)
+        return [each for name in places if (each := getattr(node, name)) is not None]
     return node if isinstance(node, tuple) else ()
+
+
+@functools.cache
+def _places(kind: type[ast.Node]) -> tuple[str, ...]:
+    """Name the attributes of a kind of node that may hold nodes: most of them never do."""
+    return tuple(
+        name
+        for name, slot in dict(kind.__slots__).items()
+        if any(
+            issubclass(type_, (ast.Node, tuple))
+            for type_ in (slot.py_type if isinstance(slot.py_type, tuple) else (slot.py_type,))
+        )
+    )
 
 
 def fetched_cursor(node: Any) -> str | None:
