@@ -102,11 +102,6 @@ class Guards:
         """Tell whether a query string has to be looked at; the hub discards it when skipping."""
         return not self._conversation.skipping and self._suspects(text)
 
-    @property
-    def watching(self) -> bool:
-        """Some name may be ours: Bind, Execute and Close have to be looked at."""
-        return bool(self.may_be_statement or self.may_be_portal)
-
     def other_parse(self, name: bytes) -> Expected:
         """A statement that is not ours takes a name that may be."""
         if not name:  # Parse destroys the unnamed statement even when it fails
@@ -173,7 +168,7 @@ class Guards:
 
     def ready(self) -> None:
         """The hub is ready for the next statement: portals end with their transaction."""
-        if not self.watching and not self._portals:
+        if not (self.may_be_statement or self.may_be_portal or self._portals):
             return
         if self._conversation.status == ord("I"):
             self._forget_portals()

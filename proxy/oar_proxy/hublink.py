@@ -45,7 +45,7 @@ class HubChannel:
         self,
         conversation: Conversation,
         to_hub: Callable[[Sequence[bytes]], None],
-        to_client: Callable[[bytes], None],
+        to_client: Callable[[Sequence[bytes]], None],
         hub_room: Callable[[], Awaitable[object]],
         on_settled: Callable[[], None],
     ) -> None:
@@ -161,7 +161,7 @@ class HubChannel:
     def tell(self, message: bytes) -> None:
         """Give the client a message of ours, after the answers to all that was sent before."""
         if now := self.conversation.interject(message):
-            self._to_client(now)
+            self._to_client((now,))
 
 
 SUCCEEDED: Final = "00000"

@@ -71,7 +71,7 @@ class Session:
         self._hub_room.set()
         self._channel = HubChannel(
             self.conversation,
-            self._write_to_hub,
+            self._to_hub,
             self._to_client,
             self._hub_room.wait,
             self._settled,
@@ -259,9 +259,8 @@ class Session:
 
     def hub_sent(self, data: bytes) -> None:
         """Take bytes from the hub."""
-        given = self.conversation.receive(data)
-        if given:
-            self._to_client(*given)
+        if given := self.conversation.receive(data):
+            self._to_client(given)
         confusion = self.conversation.confusion
         if confusion is not None and not self._ending:
             reason = confusion.message
@@ -314,13 +313,13 @@ class Session:
 
     # --- writing and the pace of it --------------------------------------------------------------
 
-    def _write_to_hub(self, parts: Sequence[bytes]) -> None:
+    def _to_hub(self, parts: Sequence[bytes]) -> None:
         if self._hub is not None and not self._ending:
-            _write(self._hub, parts)
+            self._hub.writelines(parts)
 
-    def _to_client(self, *parts: bytes) -> None:
+    def _to_client(self, parts: Sequence[bytes]) -> None:
         if self._client is not None and not self._ending:
-            _write(self._client, parts)
+            self._client.writelines(parts)
 
     def client_writable(self, writable: bool) -> None:
         """The client reads again, or has stopped reading: so do or do not we from the hub."""
@@ -349,14 +348,6 @@ class Session:
 
 def _nothing_is_suspect(text: bytes) -> bool:  # noqa: ARG001
     return False
-
-
-def _write(transport: asyncio.Transport, parts: Sequence[bytes]) -> None:
-    """Write with one system call, if that takes it all."""
-    if len(parts) == 1:
-        transport.write(parts[0])
-    else:
-        transport.writelines(parts)
 
 
 class HubSide(asyncio.Protocol):

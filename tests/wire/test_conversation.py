@@ -366,6 +366,27 @@ def test_a_length_that_cannot_be_is_the_error(talk, hub, length, size):
     assert given == hub.row(b"1")
 
 
+def test_the_client_has_a_whole_message_before_what_cannot_be(talk, hub):
+    """Else it could not be told."""
+    talk.send(QUERY)
+    row = hub.row(bytes(1000))
+    assert talk.receive(row[:100]) == row[:100]
+    assert talk.conversation.receive(row[100:] + hub.bound) == [row[100:]]
+    assert isinstance(talk.conversation.confusion, HubConfused)
+    assert not talk.conversation.inside_message
+
+
+def test_ready_for_query_has_a_status(hub):
+    for answer in (hub.message("Z"), hub.message("Z", b"II")):
+        for kind in (SYNC, QUERY):
+            talk = Talk()
+            talk.send(kind)
+            with pytest.raises(HubConfused):
+                talk.receive(answer)
+        with pytest.raises(HubConfused):
+            Talk().receive(answer)
+
+
 @pytest.mark.parametrize("code", "RSTtDdVENA")
 def test_messages_of_unknown_size_may_be_long(talk, hub, code):
     """A statement can have 65,535 parameters, and an error can quote it."""

@@ -34,10 +34,6 @@ class Names:
         self.may_be_portal = {b"mine"}
         self.noted = []
 
-    @property
-    def watching(self):
-        return bool(self.may_be_statement or self.may_be_portal)
-
     def suspect(self, text):
         return b"ours" in text
 

@@ -85,10 +85,6 @@ class _Names:
         self.may_be_statement: set[bytes] = set()
         self.may_be_portal: set[bytes] = set()
 
-    @property
-    def watching(self) -> bool:
-        return bool(self.may_be_statement or self.may_be_portal)
-
     def suspect(self, text: bytes) -> bool:
         return not self._conversation.skipping and _MARK in text
 

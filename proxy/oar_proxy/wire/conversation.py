@@ -51,12 +51,10 @@ class Kind(enum.Enum):
             code for code in answers if code not in completed_by and code not in b"RKG"
         )
         """Answers that change nothing."""
-        self.plain_ends = bytes(code for code in completed_by if code not in b"ZE")
-        """Answers after which there is one request less, and nothing else has changed."""
+        self.plain_ends = bytes(code for code in completed_by if code not in b"E")
+        """Answers after which there is one request less."""
         self.ready_follows = b"Z" in completed_by
         """ReadyForQuery closes it, also behind an error."""
-        self.unanswered = not answers
-        """It stands between requests, and is none."""
 
 
 # The members under names of their own: attributes of an enumeration are slow to look up.
@@ -92,17 +90,21 @@ class Expected:
     of the hub's answers, exactly one of ``done``, ``failed`` and ``skipped`` a request.
     """
 
-    __slots__ = ("kind", "plain")
+    __slots__ = ("ends", "kind", "plain")
     passes = True
     aside = False
     """The client gets what is interjected before this is answered: it waits for nothing of ours."""
     routine = True
     """No hook does anything: true of this class, false of every subclass."""
+    between = False
+    """It stands between requests, and is none."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.plain = kind.plain_answers if self.passes else b""
         """Messages that need no look."""
+        self.ends = kind.plain_ends if self.routine else b""
+        """Messages that end it, of which no hook has to be told."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -135,13 +137,24 @@ class Interjection(Expected):
     """Bytes of ours for the client, placed after the answers to all that was sent before."""
 
     __slots__ = ("content",)
+    between = True
 
     def __init__(self, content: bytes) -> None:
         super().__init__(Kind.INTERJECTION)
         self.content = content
 
 
-_COPY_END_MARK: Final = Expected(Kind.COPY_END)
+class _CopyEnd(Expected):
+    """Where the client has said that there are no more rows."""
+
+    __slots__ = ()
+    between = True
+
+
+_COPY_END: Final = _CopyEnd(Kind.COPY_END)
+
+_NOTHING: Final = Expected(Kind.INTERJECTION)
+"""At the head of an empty queue: it has no answers."""
 
 
 class HubConfused(OarError):
@@ -221,7 +234,7 @@ class Conversation:
         if self.copying:
             self.copying = False
         elif self._queue:
-            self._queue.append(_COPY_END_MARK)
+            self._queue.append(_COPY_END)
 
     def interject(self, content: bytes) -> bytes:
         """Place bytes for the client behind all awaited answers; return them if that is now."""
@@ -257,56 +270,73 @@ class Conversation:
             self._partial.clear()
         out: list[bytes] = []
         try:
-            self._walk(chunk, out)
+            at = self._walk(chunk, out)
         except (HubConfused, ProtocolViolation) as error:
             self.confusion = error
-        return [part for part in out if part]
+            return out
+        if at < len(chunk):
+            self._partial += chunk[at:]
+        else:
+            self._passing = at - len(chunk)  # of a row whose rest is still to come
+        return out
 
-    def _walk(self, chunk: bytes, out: list[bytes]) -> None:
-        """Step over the messages of a chunk; gather the stretches that go to the client as is."""
+    def _walk(self, chunk: bytes, out: list[bytes]) -> int:
+        """Step over the messages of a chunk; gather the stretches that go to the client as is.
+
+        Returns where the first message begins that is not stepped over.
+        """
         start, at, end = 0, self._passing, len(chunk)
+        self._passing = 0
         last_header = end - HEADER.size
-        needed = HEADER.size
-        while at <= last_header:
-            code, length = HEADER.unpack_from(chunk, at)
-            head = self._queue[0] if self._queue else None
-            plain = head is not None and code in head.plain
-            if plain and code in _ROWS:
-                at = _after_rows(chunk, at, last_header)
-                continue
-            ends = head is not None and head.routine and code in head.kind.plain_ends
-            if not 4 <= length <= _LONGEST[code]:
-                out.append(chunk[start:at])
-                raise HubConfused(f"invalid message length from the hub: {length}")
-            after = at + 1 + length
-            if after > end:
-                needed = after - at
-                break
-            if plain or (ends and self._ended_plainly()):
-                at = after
-                continue
-            message = chunk[at:after]
-            try:
-                given = self._message(code, message)
-            except OarError:
-                out.append(chunk[start:at])
-                raise
-            if given is not message:  # hidden, replaced, or followed by something of ours
-                out += (chunk[start:at], given or b"")
-                start = after
-            at = after
-        self._passing = max(at - end, 0)  # of a row whose rest is still to come
-        self._partial += chunk[at:]
-        self._needed = needed
-        out.append(chunk if start == 0 and at >= end else chunk[start:at])
-
-    def _ended_plainly(self) -> bool:
-        """Take the head off the queue, if nothing but its end has to be noted."""
+        self._needed = HEADER.size
         queue = self._queue
-        if self.copying or (len(queue) > 1 and queue[1].kind.unanswered):
-            return False
-        queue.popleft()
-        return True
+        head = queue[0] if queue else _NOTHING
+        unpack = HEADER.unpack_from
+        try:
+            while at <= last_header:
+                code, length = unpack(chunk, at)
+                if code in _ROWS and code in head.plain:
+                    row = code
+                    # Bulk results are spent in this loop.
+                    while code == row and (at := at + 1 + length) <= last_header:
+                        code, length = unpack(chunk, at)
+                    continue
+                if not 4 <= length <= _LONGEST[code]:
+                    raise HubConfused(f"invalid message length from the hub: {length}")
+                after = at + 1 + length
+                if after > end:
+                    self._needed = after - at
+                    break
+                if code in head.ends:
+                    queue.popleft()
+                    self.copying = False
+                    if code == _READY:
+                        self._ready(chunk[at:after])
+                    head = queue[0] if queue else _NOTHING
+                    if head.between:
+                        out += filter(None, (chunk[start:after], self._due_interjections()))
+                        start = after
+                        head = queue[0] if queue else _NOTHING
+                elif code not in head.plain:
+                    message = chunk[at:after]
+                    given = self._message(code, message)
+                    if given is not message:  # hidden, replaced, or followed by something of ours
+                        out += filter(None, (chunk[start:at], given))
+                        start = after
+                    head = queue[0] if queue else _NOTHING
+                at = after
+        finally:
+            if start < at:
+                out.append(chunk[start:at])
+        return at
+
+    def _ready(self, message: bytes) -> None:
+        if len(message) != _READY_LENGTH:
+            raise HubConfused("invalid message from the hub: no transaction status")
+        self.status = message[HEADER.size]
+        if self.status == _IDLE and not self._queue:
+            self.implicit_block = False  # a COMMIT has ended it, or a Query of several
+        self._on_ready()
 
     def _message(self, code: int, message: bytes) -> bytes | None:
         """Return what the client gets of a message: itself (the same object), else, or None."""
@@ -317,8 +347,6 @@ class Conversation:
             return message if head is None else head.notice(message)
         if code in (_PARAMETER_STATUS, _NOTIFICATION):
             return message
-        if code == _READY and len(message) != _READY_LENGTH:
-            raise HubConfused("invalid message from the hub: no transaction status")
         if head is None or code not in head.kind.answers:
             return self._unexpected(code, head, message)
         return self._answer(head, code, message)
@@ -331,14 +359,10 @@ class Conversation:
         given = head.message(code, message)
         if code not in head.kind.completed_by:
             return given
-        if head.kind is _EXECUTE or code == _READY:
-            self.copying = False
         self._queue.popleft()
+        self.copying = False
         if code == _READY:
-            self.status = message[HEADER.size]
-            if self.status == _IDLE and not self._queue:
-                self.implicit_block = False  # a COMMIT has ended it, or a Query of several
-            self._on_ready()
+            self._ready(message)
         head.done(message)
         extra = self._due_interjections()
         return (given or b"") + extra if extra else given
@@ -349,7 +373,7 @@ class Conversation:
         One case is legal: after a failed copy the hub answers each Sync it had not yet read while
         copying, which from here cannot be told from one it had ignored.
         """
-        if code == _READY and head is None:
+        if code == _READY and head is None and len(message) == _READY_LENGTH:
             self.status = message[HEADER.size]
             self.skipping = False
             return message
@@ -389,26 +413,15 @@ class Conversation:
         self.copying = not ended
         kept = [e for e in waiting[1:before] if e.kind not in _IGNORED_WHILE_COPYING]
         rest = waiting[before + 1 :] if before is not None else []
-        self._queue = deque([waiting[0], *kept, *rest])
+        self._queue.clear()
+        self._queue += (waiting[0], *kept, *rest)
         self._on_copy_in()
 
     def _due_interjections(self) -> bytes:
         """Return what the client may be told now that the head of the queue has gone."""
         due = b""
-        while self._queue and self._queue[0].kind.unanswered:
+        while self._queue and self._queue[0].between:
             entry = self._queue.popleft()
             if isinstance(entry, Interjection):
                 due += entry.content
         return due
-
-
-def _after_rows(chunk: bytes, at: int, last_header: int) -> int:
-    """Step over a run of DataRow or CopyData messages: the loop that bulk results are spent in."""
-    unpack = HEADER.unpack_from
-    kind = chunk[at]
-    while at <= last_header:
-        code, length = unpack(chunk, at)
-        if code != kind:
-            break
-        at += length + 1
-    return at

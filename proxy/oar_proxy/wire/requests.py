@@ -11,7 +11,7 @@ the hub has accepted, one message for one it has not. A missing entry is the err
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -75,18 +75,15 @@ Own = OwnQuery | OwnParse | OwnExecute | OwnProof
 class Names(Protocol):
     """Which statements, and which names of statements and portals, may be ours: supersets.
 
-    ``watching``: there is such a name. ``suspect`` looks at a query string, or at a message with
-    one in it. The others tell what the hub will answer, and remember what it then does.
+    ``suspect`` looks at a query string, or at a message with one in it. The others tell what the
+    hub will answer, and remember what it then does.
     """
 
     @property
-    def watching(self) -> bool: ...
+    def may_be_statement(self) -> Collection[bytes]: ...
 
     @property
-    def may_be_statement(self) -> Container[bytes]: ...
-
-    @property
-    def may_be_portal(self) -> Container[bytes]: ...
+    def may_be_portal(self) -> Collection[bytes]: ...
 
     def suspect(self, text: bytes) -> bool: ...
 
@@ -180,50 +177,72 @@ class Requests:
 
     def _walk(self, data: bytes, out: list[bytes]) -> None:
         """Look at each whole message; gather the stretches that go to the hub as they are."""
+        self._needed = HEADER.size
         start = at = 0
-        needed = HEADER.size
-        last_header = len(data) - HEADER.size
-        sent = self._conversation.sent
-        plain = _ANSWERED if self._names.watching else _PLAIN
+        end = len(data)
+        last_header = end - HEADER.size
+        conversation = self._conversation
+        names = self._names
+        watching = names.may_be_statement or names.may_be_portal
+        plain = _ANSWERED if watching else _PLAIN
         unsettled = self._unsettled
+        unpack = HEADER.unpack_from
         while at <= last_header:
-            code, length = HEADER.unpack_from(data, at)
+            code, length = unpack(data, at)
             if not 4 <= length <= self._limits[code]:
                 self.violation = self._violates(code)
-                data = data[:at]
+                end = at
                 break
             if (self.running or self.holds or unsettled) and self._waits(code):
                 self._stalled = True
                 break
-            if code == _COPY_DATA:
-                at, before = _after_rows(data, at, self._limits[code]), at
-                if at > before:
-                    continue
+            if code == _COPY_DATA and (rows_end := self._after_rows(data, at)) > at:
+                at = rows_end
+                continue
             after = at + 1 + length
-            if after > len(data):
-                needed = after - at
-                if code == _COPY_DATA and not self.running:
-                    # Rows need no look and so no buffer. Not in a batch: what it sends next must
-                    # not come between the two halves.
-                    self._rest = after - len(data)
-                    at = len(data)
+            if after > end:
+                self._needed = after - at
                 break
             if (expected := plain.get(code)) is not None:
-                sent(expected)
-            elif (look := _LOOK.get(code)) is not None:
+                conversation.sent(expected)
+            else:
                 raw = data[at:after]
-                given = look(self, raw)
+                given = _LOOK[code](self, raw)
                 if given is not raw:  # taken over, or followed by something of ours
-                    out += (data[start:at], given or b"")
+                    out += filter(None, (data[start:at], given))
                     start = after
                 if self.terminated or self.violation is not None:
-                    data, at = data[:after], after
+                    at = end = after
                     break
             at = after
         if start < at:
-            out.append(data if start == 0 and at == len(data) else data[start:at])
-        self.pending += data[at:]
-        self._needed = needed
+            out.append(data[start:at])
+        if at < end:
+            self.pending += data[at:]
+
+    def _after_rows(self, data: bytes, at: int) -> int:
+        """Step over a run of CopyData messages: nothing answers them, and some drivers send many.
+
+        One that may not be is not stepped over.
+        """
+        unpack = HEADER.unpack_from
+        end = len(data)
+        last_header = end - HEADER.size
+        limit = self._limits[_COPY_DATA]
+        while at <= last_header:
+            code, length = unpack(data, at)
+            if code != _COPY_DATA or not 4 <= length <= limit:
+                break
+            after = at + 1 + length
+            if after > end:
+                if not self.running:
+                    # Rows need no look and so no buffer. Not in a batch: what it sends next must
+                    # not come between the two halves.
+                    self._rest = after - end
+                    at = end
+                break
+            at = after
+        return at
 
     def _violates(self, code: int) -> ProtocolViolation:
         if self._limits[code]:
@@ -334,23 +353,6 @@ class Requests:
         """Hand a message over; what the client sends next waits until that is done."""
         self.running = True
         self._on_own(own)
-
-
-def _after_rows(data: bytes, at: int, limit: int) -> int:
-    """Step over a run of whole CopyData messages: nothing answers them, and some drivers send many.
-
-    One that may not be is not stepped over.
-    """
-    unpack = HEADER.unpack_from
-    last_header = len(data) - HEADER.size
-    end = len(data)
-    while at <= last_header:
-        code, length = unpack(data, at)
-        after = at + length + 1
-        if code != _COPY_DATA or not 4 <= length <= limit or after > end:
-            break
-        at = after
-    return at
 
 
 _BIND: Final = Expected(Kind.BIND)
