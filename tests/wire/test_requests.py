@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from oar_proxy.errors import ProtocolViolation
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, Kind
@@ -168,6 +170,36 @@ def test_what_passes_and_what_the_hub_owes_for_it(name, watching):
     one_by_one = Client()
     assert one_by_one.send(*(raw[at : at + 1] for at in range(len(raw)))) == raw
     assert one_by_one.awaited == kinds
+
+
+STATES = ("idle", "watching", "discarding", "copying")
+
+
+def client_that_is(state):
+    client = Client()
+    if state != "watching":
+        client.names.may_be_statement, client.names.may_be_portal = set(), set()
+    if state == "discarding":
+        client.send(messages.encode_parse(b"", b"SELEC"))
+        client.conversation.receive(messages.encode_fields(b"E", {"S": b"ERROR", "C": b"42601"}))
+    if state == "copying":
+        client.conversation.sent(Expected(Kind.EXECUTE))
+        client.conversation.receive(frame(b"G", b"\0\0\0"))
+    return client
+
+
+@pytest.mark.parametrize("state", STATES)
+@given(sent=st.lists(st.sampled_from(sorted(REQUESTS)), max_size=6), ended=st.booleans())
+def test_together_messages_are_what_they_are_one_by_one(state, sent, ended):
+    """Also what most drivers end a statement with."""
+    if ended:
+        sent += ["describe a portal", "execute", "sync"]
+    raw = [REQUESTS[name][0] for name in sent]
+    together, apart = client_that_is(state), client_that_is(state)
+    assert together.send(b"".join(raw)) == apart.send(*raw)
+    assert together.awaited == apart.awaited
+    for note in ("open_pipeline", "implicit_block", "skipping", "copying"):
+        assert getattr(together.conversation, note) == getattr(apart.conversation, note)
 
 
 QUERY_OF_OURS = messages.encode_query(b"SELECT ours")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from oar_proxy.errors import OarError, ProtocolViolation
@@ -228,6 +228,15 @@ class Conversation:
         elif kind is _SYNC:
             self.implicit_block = False
         self._queue.append(expected)
+
+    def sent_run(self, run: Sequence[Expected]) -> None:
+        """Note requests that have just been sent together, of which the last is a Sync."""
+        if self.copying or self.skipping:
+            for expected in run:
+                self.sent(expected)
+        else:
+            self._queue.extend(run)
+            self.open_pipeline = self.implicit_block = False
 
     def sent_copy_end(self) -> None:
         """Note that CopyDone or CopyFail was sent. The hub ignores one it does not wait for."""

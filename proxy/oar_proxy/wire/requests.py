@@ -196,6 +196,10 @@ class Requests:
             if (self.running or self.holds or unsettled) and self._waits(code):
                 self._stalled = True
                 break
+            if not watching and end - at <= _LONGEST_RUN and (run := _RUNS.get(data[at:])):
+                conversation.sent_run(run)
+                at = end
+                break
             if code == _COPY_DATA and (rows_end := self._after_rows(data, at)) > at:
                 at = rows_end
                 continue
@@ -371,6 +375,13 @@ _ANSWERED: Final = {ord("F"): _FUNCTION, ord("S"): _SYNC}
 
 _PLAIN: Final = {**_ANSWERED, ord("B"): _BIND, ord("E"): _EXECUTE, ord("C"): _CLOSE}
 """The same, while the session holds no name that may be a federated statement's."""
+
+_EXECUTED: Final = {messages.encode_execute(b""): _EXECUTE, messages.SYNC: _SYNC}
+_DESCRIBED: Final = {messages.encode_describe(b"P", b""): _DESCRIBE_PORTAL, **_EXECUTED}
+_RUNS: Final = {b"".join(run): tuple(run.values()) for run in (_EXECUTED, _DESCRIBED)}
+"""What most drivers end a statement with, and what the hub owes for it: one look for two or three
+messages, while the session holds no name that may be a federated statement's."""
+_LONGEST_RUN: Final = max(map(len, _RUNS))
 
 _LOOK: Final[dict[int, Callable[[Requests, bytes], bytes | None]]] = {
     ord("Q"): Requests._query,
