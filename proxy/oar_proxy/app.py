@@ -204,6 +204,8 @@ async def open_application(
             drafts=drafts,
             answers=answers,
         )
+        if not adapters:
+            log.warning("no owner is configured: there is nothing to ask about")
         report("reading the owners' schemas")
         await refresher.refresh()
         keys = await user_keys(admin)
@@ -352,7 +354,7 @@ class Refresher:
         try:
             schema = await adapter.schema()
         except OwnerError as error:
-            log.warning("owner not read", owner=owner, reason=error.kind.value)
+            log.warning("owner not read", owner=owner, reason=error.what)
             return None
         except Exception as error:  # noqa: BLE001 - an adapter's fault must not stop the others
             log.error("owner not read", owner=owner, reason=type(error).__name__)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import errno
 import os
+import re
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -38,7 +39,6 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="One PostgreSQL connection to tables that stay with their owners.",
 )
 user = typer.Typer(no_args_is_help=True, help="Manage who may connect.")
 app.add_typer(user, name="user")
@@ -64,6 +64,24 @@ class Output(enum.StrEnum):
 
 
 OutputFormat = Annotated[Output, typer.Option("--output", "-o", help="How rows are printed.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"oar {version('oar')}")
+        raise typer.Exit
+
+
+@app.callback()
+def oar(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print it and exit."),
+    ] = False,
+) -> None:
+    """One PostgreSQL connection to tables that stay with their owners."""
 
 
 @app.command()
@@ -267,7 +285,7 @@ def _report(error: BaseException) -> NoReturn:
         case OSError(errno=errno.EADDRINUSE):
             fail("the address to listen on is in use", "set another listen.port", OUT_OF_REACH)
         case OwnerError() | OSError():
-            fail(str(error), hint, OUT_OF_REACH)
+            fail(re.sub(r"^\[Errno -?\d+\] ", "", str(error)), hint, OUT_OF_REACH)
     raise error
 
 

@@ -95,9 +95,10 @@ class FrontDoor:
         """Listen; return the port. Raises ``OSError`` when the address cannot be used."""
         try:
             return await self._start()
-        except OSError:
+        except OSError as error:
             await self.stop()
-            raise
+            where = f"listen.host {self._listen.host}, port {self._listen.port}"
+            raise OSError(error.errno, f"{where}: {error.strerror}") from None
 
     async def _start(self) -> int:
         loop = asyncio.get_running_loop()

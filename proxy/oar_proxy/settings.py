@@ -5,10 +5,12 @@ Every field here has its heading in ``docs/operator.md``; a test compares the tw
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Hashable
+import re
+from collections.abc import Collection, Hashable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -249,12 +251,10 @@ def load(path: Path | None) -> Settings:
     try:
         settings = Settings(**content)
     except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(str(part) for part in fault['loc']) or 'top level'}: {fault['msg'].lower()}"
-            for fault in error.errors(include_url=False, include_context=False, include_input=False)
-        )
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        told = "; ".join(_fault(tuple(f["loc"]), f["type"], f["msg"]) for f in faults)
         raise ConfigurationError(
-            f"configuration in {source} is not valid: {faults}",
+            f"configuration in {source} is not valid: {told}",
             hint="docs/operator.md lists every setting",
         ) from None
     except SettingsError as error:
@@ -264,6 +264,35 @@ def load(path: Path | None) -> Settings:
             hint="a section set as a whole has to be JSON; OAR_SECTION__FIELD sets one field",
         ) from None
     return _anchored(settings, Path.cwd() if path is None else path.resolve().parent)
+
+
+_NAME: Final = re.compile(r"[^\W\d][\w-]{0,62}")
+"""How a key looks that may be shown: a secret may stand where a key is expected."""
+
+
+def _fault(place: tuple[int | str, ...], kind: str, message: str) -> str:
+    """Say what is wrong with a setting, without its value."""
+    names = [
+        str(p) if isinstance(p, int) or _NAME.fullmatch(p) else "…" for p in place if p != "[key]"
+    ]
+    where = ".".join(names) or "top level"
+    if kind == "extra_forbidden":
+        close = difflib.get_close_matches(names[-1], _fields(place[:-1]), n=1)
+        return f"{where} is not a setting" + (f" (is {close[0]} meant?)" if close else "")
+    if place and place[-1] == "[key]":
+        return f"{where}: a name has lower-case letters, digits and underscores, at most 63"
+    return f"{where}: {message.removeprefix('Value error, ').lower()}"
+
+
+def _fields(place: tuple[int | str, ...]) -> Collection[str]:
+    """The settings that there are at a place."""
+    kind: Any = Settings
+    for part in place:
+        if get_origin(kind) is dict:
+            kind = get_args(kind)[1]
+        else:
+            kind = kind.model_fields[str(part)].annotation
+    return [field.alias or name for name, field in kind.model_fields.items()]
 
 
 class _DuplicateKey(yaml.MarkedYAMLError):
@@ -297,12 +326,16 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"configuration file {path} is not UTF-8") from None
     except yaml.YAMLError as error:
         raise ConfigurationError(
-            f"configuration file {path} is not valid YAML: {_yaml_fault(error)}"
+            f"configuration file {path} is not valid YAML: {_yaml_fault(error)}",
+            hint="oar demo writes a complete example; a value with : # or quotes stands in quotes",
         ) from None
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise ConfigurationError(f"configuration file {path} is not a mapping of sections")
+        raise ConfigurationError(
+            f"configuration file {path} is not a mapping of sections",
+            hint="oar demo writes a complete example; docs/operator.md lists every setting",
+        )
     return content
 
 

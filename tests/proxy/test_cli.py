@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,22 @@ def test_help_lists_the_commands():
         for name in ("serve", "demo", "ask", "explain", "check", "catalog", "user", "bench")
         if f"│ {name} " not in shown.stdout
     ] == []
+
+
+def test_the_version_is_told():
+    assert re.fullmatch(r"oar \d+\.\d+\.\d+\n", oar("--version").stdout)
+
+
+def test_an_address_that_is_none_is_named(tmp_path: Path):
+    (tmp_path / "oar.yaml").write_text("listen: {host: 300.1.1.1, port: 0}\n")
+    tmp_path.chmod(0o755)
+    with tempfile.TemporaryDirectory(prefix="oar-cli-") as directory:
+        Path(directory).chmod(0o711)
+        done = oar("serve", "-c", str(tmp_path / "oar.yaml"), OAR_HUB__DATA_DIR=f"{directory}/hub")
+    assert done.returncode == 3
+    *logged, last = done.stderr.splitlines()
+    assert last.startswith("oar: listen.host 300.1.1.1, port 0: ")
+    assert any("no owner is configured" in line for line in logged)
 
 
 def test_help_imports_nothing_that_is_slow():

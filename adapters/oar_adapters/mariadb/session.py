@@ -19,6 +19,7 @@ from asyncmy.constants import FIELD_TYPE
 from asyncmy.cursors import Cursor, SSCursor
 
 from oar_adapters.interface import OwnerError, OwnerErrorKind, base_type
+from oar_adapters.unreached import system_reason
 
 BATCH_ROWS: Final = 2000
 """Rows a batch. Measured on 100,000 rows of three columns: 1,000 94 ms, 2,000 95 ms, 5,000
@@ -427,10 +428,12 @@ def translated(doing: str) -> Iterator[None]:
         raise OwnerError(OwnerErrorKind.TIMEOUT, f"{doing}: the owner ran out of time") from None
     except asyncmy.errors.MySQLError as error:
         kind, why = _reason(_number(error))
-        raise OwnerError(kind, f"{doing}: {why}") from None
-    except OSError:
+        # The driver wraps what the system says of a connection.
+        cause = system_reason(error.__cause__ or error.__context__)
+        raise OwnerError(kind, f"{doing}: {why}{cause}") from None
+    except OSError as error:
         kind, why = _reason(0)
-        raise OwnerError(kind, f"{doing}: {why}") from None
+        raise OwnerError(kind, f"{doing}: {why}{system_reason(error)}") from None
 
 
 def _number(error: asyncmy.errors.MySQLError) -> int:
@@ -447,6 +450,16 @@ _AWAY: Final = frozenset({0, 1040, 1053, 1129, 1130, 1152, 1158, 1159, 1160, 116
 """Too many connections, shutdown, a host that is not let in, the client's own numbers."""
 
 
+_REFUSALS: Final = {
+    1044: "the user of the owner's URL may not use its database",
+    1045: "the owner's database does not accept the user or the password of its URL",
+    1049: "the owner's server has no such database",
+    1142: "the user of the owner's URL may not do that",
+    1143: "the user of the owner's URL may not do that",
+}
+"""What those who run a proxy can do something about."""
+
+
 def _reason(number: int) -> tuple[OwnerErrorKind, str]:
     if number in _TIMEOUTS:
         return OwnerErrorKind.TIMEOUT, "the owner ran out of time"
@@ -456,4 +469,6 @@ def _reason(number: int) -> tuple[OwnerErrorKind, str]:
         return OwnerErrorKind.UNREACHABLE, "no connection to the owner's database"
     if number == _INTERRUPTED:
         return OwnerErrorKind.UNREACHABLE, "the query was stopped"
+    if number in _REFUSALS:
+        return OwnerErrorKind.REFUSED, f"{_REFUSALS[number]} ({number})"
     return OwnerErrorKind.REFUSED, f"the owner's database reported an error ({number})"

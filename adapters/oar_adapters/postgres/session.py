@@ -11,6 +11,7 @@ import asyncpg
 
 from oar_adapters.interface import OwnerError, OwnerErrorKind
 from oar_adapters.postgres.portal import Connection
+from oar_adapters.unreached import system_reason
 
 CLOSE_SECONDS: Final = 1.0
 """How long running queries may take to end when the adapter is closed."""
@@ -227,10 +228,19 @@ def translated(doing: str) -> Iterator[None]:
     except asyncpg.PostgresError as error:
         kind, why = _reason(error.sqlstate or "")
         raise OwnerError(kind, f"{doing}: {why}", error.sqlstate) from None
-    except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError):
+    except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise OwnerError(
-            OwnerErrorKind.UNREACHABLE, f"{doing}: no connection to the owner's database"
+            OwnerErrorKind.UNREACHABLE,
+            f"{doing}: no connection to the owner's database{system_reason(error)}",
         ) from None
+
+
+_REFUSALS: Final = {
+    "28": "the owner's database does not accept the user or the password of its URL",
+    "3D000": "the owner's server has no such database",
+    "42501": "the user of the owner's URL may not do that",
+}
+"""By how SQLSTATEs begin: what those who run a proxy can do something about."""
 
 
 def _reason(sqlstate: str) -> tuple[OwnerErrorKind, str]:
@@ -242,4 +252,7 @@ def _reason(sqlstate: str) -> tuple[OwnerErrorKind, str]:
         return OwnerErrorKind.SCHEMA_CHANGED, "a published table or column is no longer there"
     if sqlstate[:2] in ("08", "57") or sqlstate == "53300":
         return OwnerErrorKind.UNREACHABLE, "the owner's database accepts no connection"
+    for begins, why in _REFUSALS.items():
+        if sqlstate.startswith(begins):
+            return OwnerErrorKind.REFUSED, f"{why} ({sqlstate})"
     return OwnerErrorKind.REFUSED, f"the owner's database reported an error ({sqlstate})"
