@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from oar_proxy.settings import load
+from oar_proxy.settings import ConfigurationError, load
 
 Output = Literal["table", "csv", "json"]
 
@@ -63,6 +63,14 @@ def address(dsn: str | None, config: Path | None) -> str:
     libpq adds PGUSER, PGPASSWORD and ~/.pgpass by itself. Raises ``ConfigurationError``.
     """
     if dsn is not None:
+        try:
+            psycopg.conninfo.conninfo_to_dict(dsn)
+        except psycopg.ProgrammingError:
+            # libpq's own text quotes the string, with the password in it.
+            raise ConfigurationError(
+                "--dsn is not a PostgreSQL connection string",
+                hint="such as postgresql://user@host:6432/oar, or host=… port=6432 dbname=oar",
+            ) from None
         return dsn
     settings = load(config)
     host = settings.listen.host

@@ -120,6 +120,13 @@ def fail(message: str, hint: str | None, status: int) -> NoReturn:
     sys.exit(status)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with what it counts, such as ``2 entries`` or ``1 entry``."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     typer.echo(json.dumps(value, ensure_ascii=False, indent=2))

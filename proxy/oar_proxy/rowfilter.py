@@ -43,14 +43,14 @@ async def read_filter(
 async def _predicate(condition: str, table: Table, planner: Planner) -> Predicate:
     node = parse_expression(condition)
     if node is None:
-        raise Unreadable("it is not one condition in SQL")
+        raise Unreadable("its row_filter is not one condition in SQL")
     waiting = [node]
     while waiting:
         part = waiting.pop()
         if names_a_moment(part):
-            raise Unreadable("it depends on the day it is asked")
+            raise Unreadable("its row_filter depends on the day it is asked")
         if isinstance(part, ast.SubLink):
-            raise Unreadable("it looks at other rows than the table's own")
+            raise Unreadable("its row_filter looks at other rows than the table's own")
         waiting.extend(children(part))
     columns = ", ".join(f"{quote_identifier(c.name)} {c.type}" for c in table.columns)
     rows = f"oar_internal.any_table() AS {_TABLE}({columns})"
@@ -63,8 +63,8 @@ async def _predicate(condition: str, table: Table, planner: Planner) -> Predicat
     read = None if printed is None else predicates.read(printed, published, _TABLE)
     if read is None:
         raise Unreadable(
-            "it is made of comparisons of a column with a constant, IN, LIKE, IS NULL, "
-            "AND, OR and NOT, and of nothing else"
+            "its row_filter is more than comparisons of a column with a constant, IN, LIKE, "
+            "IS NULL, AND, OR and NOT"
         )
     return read
 

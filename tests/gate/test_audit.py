@@ -134,6 +134,19 @@ def at(entry: Entry) -> str:
     return f"writer = '{entry.writer}' AND number = {entry.number}"
 
 
+@pytest.mark.parametrize("what", [[], ["--openlineage"]])
+def test_a_reader_that_has_gone_is_no_fault_to_speak_of(book, what):
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("oar"), "audit", "export", "--config", "oar.yaml", *what],
+        cwd=book.directory, env={"OAR_HUB__DSN": book.conninfo}, check=False,
+        stdout=writes, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 def test_a_ledger_as_it_was_written_is_sound(book):
     report = book.verify()
     assert (report["faults"], len(report["heads"])) == ([], 3)

@@ -53,6 +53,7 @@ tables:
 def test_a_row_filter_that_cannot_be_read_is_found(market):
     market.write("logistics", UNREADABLE)
     (found,) = market.json("policy", "lint", *CONFIG, status=1)["findings"]
+    assert market.said == "oar: 1 finding\n"
     assert (found["code"], found["line"]) == ("unreadable-rule", 4)
     assert found["message"].startswith("table deliveries is not published: ")
     assert "[unreadable-rule]" in market.run("check", *CONFIG, status=1)

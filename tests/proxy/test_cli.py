@@ -76,6 +76,17 @@ def test_no_proxy_is_said_in_one_line_with_a_hint(command: str):
 
 
 @pytest.mark.parametrize(
+    "dsn", ["s3cret", "postgresql://u:s3cret@host/oar?nope=1", "password=s3cret x"]
+)
+def test_a_connection_string_that_is_none_is_not_repeated(dsn: str):
+    for done in (oar("ask", "x", "--dsn", dsn), oar("explain", "x", OAR_DSN=dsn)):
+        assert done.returncode == 2
+        first, second = done.stderr.splitlines()
+        assert first == "oar: --dsn is not a PostgreSQL connection string"
+        assert second.startswith("hint: such as postgresql://")
+
+
+@pytest.mark.parametrize(
     "arguments",
     [("serve",), ("check",), ("catalog",), ("user", "list"), ("ask", "x"), ("explain", "x")],
     ids=" ".join,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ from oar_proxy.commandline import (
     FormatOption,
     OptionalConfig,
     at_hub,
+    counted,
     fail,
     on_hub,
     print_json,
@@ -76,14 +78,15 @@ def _print_reports(reports: dict[str, Report], form: Format) -> None:
                 f"{name}: writer {fault.writer}, entry {fault.number}: {fault.kind}: {fault.text}"
             )
         if report.found > len(report.faults):
-            typer.echo(f"{name}: {report.found - len(report.faults)} more faults")
+            typer.echo(f"{name}: {counted(report.found - len(report.faults), 'more fault')}")
         for writer in report.open:
             last = report.heads[writer].number
             typer.echo(
                 f"{name}: writer {writer} ends with entry {last}, which does not close its chain"
             )
-        state = "sound" if report.sound else f"{report.found} faults"
-        typer.echo(f"{name}: {report.entries} entries of {len(report.heads)} writers: {state}")
+        state = "sound" if report.sound else counted(report.found, "fault")
+        entries = f"{counted(report.entries, 'entry')} of {counted(len(report.heads), 'writer')}"
+        typer.echo(f"{name}: {entries}: {state}")
 
 
 @audit.command("heads")
@@ -116,8 +119,10 @@ def tail(
             for entry in await reading.last(hub, lines):
                 _print_entry(entry, form)
             return
-        async for entry in reading.follow(hub, lines):
-            _print_entry(entry, form)
+        # Closed here when nobody reads any more what is printed.
+        async with aclosing(reading.follow(hub, lines)) as entries:
+            async for entry in entries:
+                _print_entry(entry, form)
 
     on_hub(config, read)
 
@@ -156,12 +161,14 @@ def export(
 
     async def read(hub: Any) -> None:
         if not openlineage:
-            async for entry in reading.everything(hub, _utc(since), _utc(until)):
-                typer.echo(entry.line())
+            async with aclosing(reading.everything(hub, _utc(since), _utc(until))) as entries:
+                async for entry in entries:
+                    typer.echo(entry.line())
             return
-        async for bodies in reading.asks(hub, _utc(since), _utc(until)):
-            for event in lineage.events(bodies):
-                typer.echo(json.dumps(event, ensure_ascii=False))
+        async with aclosing(reading.asks(hub, _utc(since), _utc(until))) as asks:
+            async for bodies in asks:
+                for event in lineage.events(bodies):
+                    typer.echo(json.dumps(event, ensure_ascii=False))
 
     on_hub(config, read)
 
@@ -186,7 +193,8 @@ def prune(
         print_json({"entries": pruned.entries, "writers": pruned.writers, "deleted": not dry_run})
         return
     done = "would be deleted" if dry_run else "deleted"
-    typer.echo(f"{pruned.entries} entries of {pruned.writers} writers {done}")
+    entries = f"{counted(pruned.entries, 'entry')} of {counted(pruned.writers, 'writer')}"
+    typer.echo(f"{entries} {done}")
 
 
 def _print_entry(entry: Entry, form: Format) -> None:

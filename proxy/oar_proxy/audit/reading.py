@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ async def last(connection: Connection, count: int) -> list[Entry]:
     return [Entry(*row) for row in reversed(await cursor.fetchall())]
 
 
-async def follow(connection: Connection, count: int) -> AsyncIterator[Entry]:
+async def follow(connection: Connection, count: int) -> AsyncGenerator[Entry]:
     """Yield the last entries and then, for ever, those that are written."""
     # By writer, whose entries become visible in order: the hub's own numbers do not.
     seen = {head.writer: head.number for head in await heads(connection)}
@@ -66,7 +66,7 @@ async def of_ask(connection: Connection, ask: uuid.UUID) -> list[Entry]:
 
 async def everything(
     connection: Connection, since: datetime | None, until: datetime | None
-) -> AsyncIterator[Entry]:
+) -> AsyncGenerator[Entry]:
     """Yield the entries of a time, writer by writer."""
     async with connection.transaction(), connection.cursor(name="oar_audit") as cursor:
         await cursor.execute(
@@ -81,7 +81,7 @@ async def everything(
 
 async def asks(
     connection: Connection, since: datetime | None, until: datetime | None
-) -> AsyncIterator[list[Body]]:
+) -> AsyncGenerator[list[Body]]:
     """Yield the asks of a time, each as the bodies of all its entries."""
     async with connection.transaction(), connection.cursor(name="oar_audit") as cursor:
         await cursor.execute(

@@ -14,6 +14,7 @@ from oar_proxy.commandline import (
     Format,
     FormatOption,
     OptionalConfig,
+    counted,
     fail,
     print_json,
     run,
@@ -67,7 +68,7 @@ def lint(
             typer.echo(f"owner {owner}: not compared with its tables: {reason}", err=True)
     failing = [f for f in linted.findings if strict or f.severity == "error"]
     if failing:
-        fail(f"{len(failing)} findings", None, FAULTS)
+        fail(counted(len(failing), "finding"), None, FAULTS)
 
 
 @policy.command("test")

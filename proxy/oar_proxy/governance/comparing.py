@@ -18,6 +18,7 @@ from oar_policies.names import split_name, write_name
 from oar_policies.parse import PolicyError, load_policy
 
 from oar_proxy.chain import Entry
+from oar_proxy.commandline import counted
 from oar_proxy.decision import Decisions, EdgeVerdict, KeyEdge, KeyOrigin
 from oar_proxy.gate import Gate, utc_today
 from oar_proxy.governance.dryrun import Owners, open_owners
@@ -349,7 +350,7 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
         day = "" if it["day"] == "any" else f" on {it['day']}"
         yield f"keys {it['from']} -> {it['to']}{purpose}{day}: {it['old']} -> {it['new']}"
     if "replayed" in told:
-        yield f"{told['replayed']} disclosures replayed"
+        yield f"{counted(told['replayed'], 'disclosure')} replayed"
         for it in told["refused_now"]:
             yield (
                 f"refused now: {it['disclosures']} disclosures of {it['keys']} keys"
