@@ -98,7 +98,10 @@ def owner_fault(owner: str, error: OwnerError) -> OarError:
         )
     if error.sqlstate is not None and error.sqlstate.startswith(_DATA_EXCEPTION):
         return OwnerDataException(f"{_condition(error.sqlstate)} at owner {owner}", error.sqlstate)
-    return OwnerFault(f"owner {owner} refused a query{state}")
+    return OwnerFault(
+        f"owner {owner} refused a query{state}",
+        hint=f"try again; if it stays so, ask those who run {owner}: oar check may tell them why",
+    )
 
 
 def _condition(sqlstate: str) -> str:

@@ -813,7 +813,7 @@ def test_says_that_a_password_is_wrong_without_saying_it(catalog_owner):
         return caught.value
 
     error = run(ask)
-    assert error.kind is OwnerErrorKind.REFUSED
+    assert error.kind is OwnerErrorKind.UNREACHABLE
     assert error.sqlstate == "28P01"
     assert "wrong" not in str(error)
 

@@ -55,7 +55,7 @@ def test_a_postgresql_that_lets_nobody_in(hub_server, url, why):
             password=words["password"],
         )
     )
-    assert error.kind is OwnerErrorKind.REFUSED
+    assert error.kind is OwnerErrorKind.UNREACHABLE
     assert why in error.what
 
 
@@ -66,7 +66,7 @@ def test_a_mariadb_that_lets_nobody_in(mariadb_server, user, database, why):
     name, url = mariadb_server.new_database("closed")
     password = url.split("@")[0].rpartition(":")[2]
     error = refusal(mariadb_server.url(user or name, password, database or name))
-    assert error.kind is OwnerErrorKind.REFUSED
+    assert error.kind is OwnerErrorKind.UNREACHABLE
     assert why in error.what
 
 

@@ -450,12 +450,10 @@ _AWAY: Final = frozenset({0, 1040, 1053, 1129, 1130, 1152, 1158, 1159, 1160, 116
 """Too many connections, shutdown, a host that is not let in, the client's own numbers."""
 
 
-_REFUSALS: Final = {
+_NOT_LET_IN: Final = {
     1044: "the user of the owner's URL may not use its database",
     1045: "the owner's database does not accept the user or the password of its URL",
     1049: "the owner's server has no such database",
-    1142: "the user of the owner's URL may not do that",
-    1143: "the user of the owner's URL may not do that",
 }
 """What those who run a proxy can do something about."""
 
@@ -469,6 +467,6 @@ def _reason(number: int) -> tuple[OwnerErrorKind, str]:
         return OwnerErrorKind.UNREACHABLE, "no connection to the owner's database"
     if number == _INTERRUPTED:
         return OwnerErrorKind.UNREACHABLE, "the query was stopped"
-    if number in _REFUSALS:
-        return OwnerErrorKind.REFUSED, f"{_REFUSALS[number]} ({number})"
+    if number in _NOT_LET_IN:
+        return OwnerErrorKind.UNREACHABLE, f"{_NOT_LET_IN[number]} ({number})"
     return OwnerErrorKind.REFUSED, f"the owner's database reported an error ({number})"

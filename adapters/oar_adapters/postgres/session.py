@@ -235,10 +235,9 @@ def translated(doing: str) -> Iterator[None]:
         ) from None
 
 
-_REFUSALS: Final = {
+_NOT_LET_IN: Final = {
     "28": "the owner's database does not accept the user or the password of its URL",
     "3D000": "the owner's server has no such database",
-    "42501": "the user of the owner's URL may not do that",
 }
 """By how SQLSTATEs begin: what those who run a proxy can do something about."""
 
@@ -252,7 +251,7 @@ def _reason(sqlstate: str) -> tuple[OwnerErrorKind, str]:
         return OwnerErrorKind.SCHEMA_CHANGED, "a published table or column is no longer there"
     if sqlstate[:2] in ("08", "57") or sqlstate == "53300":
         return OwnerErrorKind.UNREACHABLE, "the owner's database accepts no connection"
-    for begins, why in _REFUSALS.items():
+    for begins, why in _NOT_LET_IN.items():
         if sqlstate.startswith(begins):
-            return OwnerErrorKind.REFUSED, f"{why} ({sqlstate})"
+            return OwnerErrorKind.UNREACHABLE, f"{why} ({sqlstate})"
     return OwnerErrorKind.REFUSED, f"the owner's database reported an error ({sqlstate})"
