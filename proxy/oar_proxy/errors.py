@@ -6,7 +6,8 @@ hint says what to do. None of them carries a row, a hidden name or a credential.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 
 
 class OarError(Exception):
@@ -93,6 +94,20 @@ class NoActiveTransaction(OarError):
     """A statement that means nothing outside a transaction."""
 
     sqlstate = "25P01"
+
+
+class InvalidSettingName(OarError):
+    """A setting is set that the proxy does not have, as PostgreSQL says of a reserved prefix."""
+
+    sqlstate = "42602"
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        close = difflib.get_close_matches(name, known, n=1) or known
+        super().__init__(
+            f'invalid configuration parameter name "{name}"',
+            detail='"oar" is a reserved prefix',
+            hint=f"there is {', '.join(close)}",
+        )
 
 
 class UndefinedParameter(OarError):

@@ -30,6 +30,7 @@ from oar_proxy.errors import (
     FeatureNotSupported,
     InsufficientPrivilege,
     InternalError,
+    InvalidSettingName,
     LedgerUnavailable,
     LimitExceeded,
     OarError,
@@ -56,7 +57,7 @@ from oar_proxy.prepared import (
 from oar_proxy.question import Question
 from oar_proxy.rows import Gathered, Rows
 from oar_proxy.run import run
-from oar_proxy.sessionstate import SessionState
+from oar_proxy.sessionstate import OWN, SessionState
 from oar_proxy.settings import Limits
 from oar_proxy.slots import OwnerSlots
 from oar_proxy.sql.parse import comment_question, parse
@@ -82,6 +83,9 @@ _WORDS: Final = re.compile(rb"[A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]*")
 _ALWAYS_OURS: Final = frozenset(
     {b"oar_ask", b"oar_ask_json", b"oar_explain", b"execute", b"pg_cancel_backend"}
 )
+
+_SETS: Final = re.compile(rb"\bset\s+(?:session\s+|local\s+)?oar\s*\.")
+"""How what sets a setting of the proxy's begins: the hub takes any name."""
 
 LEAVING_SECONDS: Final = 5.0
 """How long an owner may take to send what was asked of it last, where its snapshot is to stay."""
@@ -155,7 +159,9 @@ class Pipeline:
         if self._all_suspect or b"oar:" in lowered or b"u&" in lowered:
             return True
         words = _WORDS.findall(lowered)
-        return not (self._words.isdisjoint(words) and self._views.isdisjoint(words))
+        if not (self._words.isdisjoint(words) and self._views.isdisjoint(words)):
+            return True
+        return b"oar" in words and _SETS.search(lowered) is not None
 
     def split(self, text: str) -> Sequence[Piece] | None:
         """See `Federation.split`."""
@@ -200,6 +206,10 @@ class Pipeline:
         if by_name is not None:
             ours = await self._named(by_name, link)
             return None if ours is None else Prepared(text, _ByName())
+        if isinstance(node, ast.VariableSetStmt):
+            if (node.name or "").startswith("oar.") and node.name not in OWN:
+                raise InvalidSettingName(node.name, OWN)
+            return None
         if isinstance(node, ast.ViewStmt) and len(self._views) < MAX_SESSION_VIEWS:
             self._views.update(w.lower() for w in _WORDS.findall(node.view.relname.encode())[:1])
         recognised = await recognise(text, link, self.catalog, self._drafter(link))

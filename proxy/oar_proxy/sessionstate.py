@@ -54,6 +54,9 @@ _SETTINGS: Final = (
 )
 """Settings of the session that change what a statement means, or how it is run."""
 
+OWN: Final = tuple(name for name in _SETTINGS if name.startswith("oar."))
+"""The settings that are the proxy's."""
+
 SESSION_STATE: Final = f"oar_internal.session_state('{{{','.join(_SETTINGS)}}}')"
 """An expression of SQL for the state; it has no parameter, and can be asked along with others."""
 

@@ -100,6 +100,8 @@ REFUSED = {
     "materialized view": ("CREATE MATERIALIZED VIEW keep AS SELECT * FROM shop.a", "0A000"),
     "plan of a missing table": ("SELECT * FROM oar_explain('SELECT * FROM nothing')", "42P01"),
     "plan of a missing column": ("SELECT * FROM oar_explain('SELECT nothing FROM hub_table')", "42703"),
+    "a setting that is none": ("SET oar.max_key = 10", "42602"),
+    "a setting that is none, for a session": ("SELECT 1; SET SESSION oar . purposes TO 'x'", "42602"),
     "plan of two statements": ("SELECT * FROM oar_explain('SELECT * FROM shop.a; DROP TABLE x')", "0A000"),
     "plan with a parameter": ("SELECT * FROM oar_explain('SELECT $1 FROM shop.a')", "42P02"),
     "permanent view": ("CREATE VIEW public.keep AS SELECT * FROM shop.a", "42501"),
