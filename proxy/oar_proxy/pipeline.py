@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -631,7 +631,15 @@ class Pipeline:
     def _start_settling(
         self, held: AsyncExitStack, ask: Ask, finished: Sequence[StepOutcome]
     ) -> _Settling:
-        settling = asyncio.create_task(self._settle(held, ask, finished))
+        """Let go of the owners, and write the outcome of an ask that has all its rows.
+
+        Returns the task of the latter alone: no statement reads what is still held there.
+        """
+        self._start(self._let_go(held, ask))
+        return self._start(self._close(ask, SUCCESS, finished))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> _Settling:
+        settling = asyncio.create_task(work)
         self._settling.add(settling)
         settling.add_done_callback(self._settling.discard)
         return settling
@@ -641,16 +649,11 @@ class Pipeline:
         if self._settling:
             await asyncio.wait(self._settling)
 
-    async def _settle(
-        self, held: AsyncExitStack, ask: Ask, finished: Sequence[StepOutcome]
-    ) -> None:
-        """Let go of the owners and write the outcome of an ask that has all its rows."""
-        closing = asyncio.create_task(held.aclose())
-        await self._close(ask, SUCCESS, finished)
-        await asyncio.wait((closing,))
-        error = closing.exception()
-        if error is not None:
-            # Whatever it was, the rows are there; and its text may quote them.
+    async def _let_go(self, held: AsyncExitStack, ask: Ask) -> None:
+        try:
+            await held.aclose()
+        except Exception as error:  # noqa: BLE001 - whatever it was, the rows are there
+            # And its text may quote them.
             log.warning("snapshot not closed", ask=str(ask.id), error=type(error).__name__)
 
     async def _open(self, statement: FederatedStatement, route: str, kappa: int | None) -> Ask:
