@@ -23,7 +23,14 @@ from oar_proxy.errors import (
     ResultTypeChanged,
     UndefinedParameter,
 )
-from oar_proxy.federation import Execution, Federation, Parameter, Piece, Prepared
+from oar_proxy.federation import (
+    Execution,
+    Federation,
+    HubRejected,
+    Parameter,
+    Piece,
+    Prepared,
+)
 from oar_proxy.guards import Guards, Portal, Statement, columns
 from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.hublink import SUCCEEDED, TEXT_OID, HubChannel, SessionLink, Step
@@ -381,18 +388,23 @@ class Federated:
         self, prepared: Prepared, link: SessionLink, log_line: LogLine, *, last: bool
     ) -> bool | None:
         """Run a statement of ours in a batch; for ``None`` see :meth:`_pieces`."""
-        settled = _awaited()
+        link.guard = settled = _awaited()
         guard, shift = self._guard_text(prepared, link.shift)
         self._close_own()
         self._step(Kind.PARSE, messages.encode_parse(self._name, guard), shift=shift)
         self._step(Kind.BIND, *messages.encode_bind(self._name, self._name), settled=settled)
         self._channel.flush()
-        if (outcome := await settled) != SUCCEEDED:
-            log_line.write(outcome)
-            return False
-        await self._begin(link)
         async with AsyncExitStack() as stack:
-            execution = await self.activity.ask(self._federation.execute(prepared, link, (), stack))
+            # While the hub looks at the guard, a plan can be made.
+            try:
+                await self._begin(link)
+                execution = await self.activity.ask(
+                    self._federation.execute(prepared, link, (), stack)
+                )
+            except HubRejected:
+                if settled.done() and (outcome := settled.result()) != SUCCEEDED:
+                    log_line.write(outcome)
+                raise
             await self._bind(self._name, execution, (), ())
             if execution.more is not None:
                 describe = messages.encode_describe(b"P", self._name)

@@ -74,6 +74,13 @@ class HubLink(HubReader, Protocol):
         """
         ...
 
+    async def accepted(self) -> None:
+        """Wait until the hub has looked at what it parses in the statement's place.
+
+        Raises :class:`HubRejected` where that failed: the client has the hub's error then.
+        """
+        ...
+
     def hold(self, task: asyncio.Task[None]) -> None:
         """Have the client's next statement wait for a task, which never fails.
 
@@ -221,7 +228,7 @@ class Federation(Protocol):
         What lasts longer than the call is left on ``stack``: memory until the hub has taken the
         rows, snapshots at owners, owners that still send. Closing it stops them. What is held at an
         owner may be let go of, and the outcome be written on the ledger, even later: see
-        `HubLink.hold`. Cancelling the task stops every owner. Raises ``OarError`` or
-        :class:`HubRejected`.
+        `HubLink.hold`. Cancelling the task stops every owner. Nothing is asked of an owner, and
+        no error raised, before `HubLink.accepted`. Raises ``OarError`` or :class:`HubRejected`.
         """
         ...

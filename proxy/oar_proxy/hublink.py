@@ -355,6 +355,8 @@ class SessionLink:
         self._text = text
         self.shift = shift
         self._state: SessionState | None = None
+        self.guard: asyncio.Future[str] | None = None
+        """The outcome of what stands in the statement's place, where that is still to come."""
 
     async def query(self, sql: str, parameters: Sequence[Parameter] = ()) -> list[tuple[Cell, ...]]:
         """Run one statement in the client's session; the rows come as text cells."""
@@ -409,6 +411,11 @@ class SessionLink:
         self._close(exchange)
         await self._answer(exchange)
         return oids
+
+    async def accepted(self) -> None:
+        """Wait until the hub has accepted the guard. See :class:`~oar_proxy.federation.HubLink`."""
+        if self.guard is not None and await self.guard != SUCCEEDED:
+            raise HubRejected(b"")
 
     def hold(self, task: asyncio.Task[None]) -> None:
         """Have the client's next statement wait for a task, which never fails."""

@@ -239,6 +239,12 @@ class Pipeline:
     ) -> Execution:
         """See `Federation.execute`."""
         statement = prepared.statement
+        if (
+            not isinstance(statement, FederatedStatement)
+            or statement.calls
+            or statement.parsed.kind != "SelectStmt"
+        ):
+            await link.accepted()
         if isinstance(statement, _ByName):
             inner = await self._inline_execute(prepared.guard_sql, link)
             if inner is None:
@@ -494,11 +500,14 @@ class Pipeline:
         started = time.monotonic()
         try:
             plan = await self.compiler.plan(statement, literals)
-        except (InsufficientPrivilege, LimitExceeded) as error:
-            if explained is None or explained.analyze:
+        except OarError as error:
+            await link.accepted()  # or that is what is wrong with it
+            refused = isinstance(error, InsufficientPrivilege | LimitExceeded)
+            if refused and (explained is None or explained.analyze):
                 ask = await self._open(statement, "refused", None)
                 await self._close(ask, error.sqlstate, (), error.detail)
             raise
+        await link.accepted()
         told = None
         if explained is not None:
             planned = time.monotonic()

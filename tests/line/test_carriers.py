@@ -262,6 +262,27 @@ def test_a_role_that_is_set_needs_the_privileges_and_no_more(client, line):
             hub.execute("DROP OWNED BY reading; DROP ROLE reading")
 
 
+@pytest.mark.parametrize("batch", ["{}", "SELECT 1; {}; SELECT 2", "BEGIN; {}"])
+def test_what_the_hub_finds_wrong_comes_before_what_planning_does(client, line, batch):
+    client.execute("SET oar.max_keys = 'many'")
+    with psycopg.connect(line.hub, autocommit=True) as hub:
+        asked = hub.execute("SELECT count(*) FROM oar.asks").fetchone()
+        hub.execute("REVOKE SELECT ON shop.c FROM oar_client")
+        try:
+            for statement, error in (
+                ("SELECT * FROM shop.c", psycopg.errors.InsufficientPrivilege),
+                ("SELECT nothing FROM shop.a", psycopg.errors.UndefinedColumn),
+                ("SELECT id FROM shop.a", psycopg.errors.InvalidParameterValue),
+            ):
+                with pytest.raises(error):
+                    client.execute(batch.format(statement))
+                client.rollback()
+                assert client.execute("SELECT 3").fetchone() == (3,)
+        finally:
+            hub.execute("GRANT SELECT ON shop.c TO oar_client")
+        assert hub.execute("SELECT count(*) FROM oar.asks").fetchone() == asked
+
+
 def test_privileges_are_the_hubs(client, line):
     with psycopg.connect(line.hub, autocommit=True) as hub:
         client.execute("CREATE TEMP TABLE q (id bigint)")

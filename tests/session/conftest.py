@@ -135,6 +135,7 @@ class Federation:
         return Prepared(text, (text, found[1]), in_block=cursor is not None)
 
     async def execute(self, prepared, link, parameters, stack):
+        await link.accepted()
         text, behaviour = prepared.statement
         self.parameters.append(tuple(parameters))
         self.events.append(("begun", behaviour))
