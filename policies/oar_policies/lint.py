@@ -6,6 +6,7 @@ thinks: it hides nothing, or permits nothing. A warning is a rule that has no ef
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -22,7 +23,7 @@ from oar_policies.model import (
     MinGroup,
     Policy,
 )
-from oar_policies.names import write_name
+from oar_policies.names import split_name, write_name
 
 Severity = Literal["error", "warning"]
 
@@ -152,8 +153,11 @@ class _Linting:
             return
         for miss in unmatched(self.policy, tables):
             what = "column" if miss.table in tables else "table"
+            there = tables.get(miss.table, tables)
+            close = difflib.get_close_matches(split_name(miss.name)[-1], there, n=1)
+            meant = f" (is {write_name(close[0])} meant?)" if close else ""
             yield self._found(
-                f"unknown-{what}", miss.mark, f"{miss.name} is not published by this owner"
+                f"unknown-{what}", miss.mark, f"{miss.name} is not published by this owner{meant}"
             )
 
     def _groups(self, table: str, group: MinGroup) -> Iterator[Finding]:

@@ -36,7 +36,7 @@ def test_findings_have_place_code_and_severity(market):
     ]
     text = market.run("policy", "lint", *CONFIG, status=1)
     assert (
-        "logistics.yaml:2:10: error: delivery is not published by this owner [unknown-table]"
+        "logistics.yaml:2:10: error: delivery is not published by this owner (is deliveries meant?) [unknown-table]"
         in text
     )
     assert market.said == "oar: 2 findings\n"

@@ -44,8 +44,8 @@ def group(size, owner="a", entity="id"):
 TO_B = "column: orders.id, to: [b]"
 
 CASES = [
-    ({"a": "tables: {order: {deny: true}}"}, "unknown-table", (2, 10), "order is not published"),
-    ({"a": "tables: {orders: {deny_columns: [ids]}}"}, "unknown-column", (2, 34), "orders.ids is not"),
+    ({"a": "tables: {order: {deny: true}}"}, "unknown-table", (2, 10), "by this owner (is orders meant?)"),
+    ({"a": "tables: {orders: {deny_columns: [ids]}}"}, "unknown-column", (2, 34), "by this owner (is id meant?)"),
     ({"a": "tables: {orders: {require_filter: [none]}}"}, "unknown-column", (2, 36), "orders.none is not"),
     ({"a": "expires: 2027-05-31"}, "expired-policy", (2, 10), "nobody may ask since 2027-05-31"),
     ({"a": "tables: {orders: {min_group: {entity: nr, size: 5}}}"}, "unknown-column", (2, 39), "orders.nr is not"),
