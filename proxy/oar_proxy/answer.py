@@ -59,9 +59,6 @@ SELECT EXISTS (
 MAX_ARRAY_BYTES: Final = 1024 * 1024 * 1024 - 1024 * 1024
 """One value of PostgreSQL's is below 1 GB; a little room is left for headers."""
 
-_ONE: Final = struct.pack("!iq", 8, 1)
-"""The element of an array of ``bigint`` that is 1."""
-
 
 @dataclass
 class _Binder:
@@ -272,7 +269,7 @@ def _group_rows(
     ]
     inputs = [output for told_of in partials for output in told_of.outputs]
     outputs = [name for values in made for name in values.inputs]
-    once = all(chunk.elements == _ONE * len(chunk) for chunk in size)
+    once = rows.once
     wanted = {values.single for values in made} if once else set(outputs)
     for name, output, chunks in zip(outputs, inputs, told, strict=True):
         if name in wanted:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from oar_adapters.interface import Partial, base_type
 
-from oar_proxy.counting import CONSTANTS
 from oar_proxy.sql.text import built_in_type
+from oar_proxy.uses import CONSTANTS
 
 _MODIFIED = re.compile(r"numeric\(\d+,(-?\d+)\)")
 

@@ -117,7 +117,7 @@ def _nodes(plan: Plan, told: Told) -> list[dict[str, Any]]:
         tables = plan.statement.tables
         read = {"Relation Name": ", ".join(f"{table.schema}.{table.name}" for table in tables)}
         return [_node(read, told, next(iter(reports), None))]
-    by_step = {id(report.step): report for report in reports}
+    by_step = {report.step.number: report for report in reports if report.step is not None}
     nodes = []
     for step in plan.steps:
         occurrence = plan.statement.occurrences[step.occurrence - 1]
@@ -126,7 +126,7 @@ def _nodes(plan: Plan, told: Told) -> list[dict[str, Any]]:
             "Relation Name": occurrence.table.name,
             "Alias": occurrence.reference,
         }
-        nodes.append(_node(read, told, by_step.get(id(step)), step.estimate))
+        nodes.append(_node(read, told, by_step.get(step.number), step.estimate))
     return nodes
 
 
@@ -168,11 +168,11 @@ def document(plan: Plan, adapters: Mapping[str, Adapter], told: Told = Told()) -
         described["Steps"] = [step]
         described["Hub"] = "passes the owner's answer on"
         return described
-    by_step = {id(report.step): report for report in reports}
+    by_step = {report.step.number: report for report in reports if report.step is not None}
     if len(plan.alternatives) > 1:
         described["Orders"] = [_order(plan, each, told) for each in plan.alternatives]
     described["Steps"] = [
-        _step(plan, step, adapters, told, by_step.get(id(step))) for step in plan.steps
+        _step(plan, step, adapters, told, by_step.get(step.number)) for step in plan.steps
     ]
     if plan.unread:
         described["Not Read"] = [_published(plan, number) for number in plan.unread]
@@ -200,6 +200,7 @@ def _step(
     told: Told,
     report: StepReport | None,
 ) -> dict[str, Any]:
+    step = step if report is None or report.step is None else report.step
     described: dict[str, Any] = {
         "Owner": step.owner,
         "Reads": _reads(plan, step),
@@ -228,6 +229,9 @@ def _step(
     semi_joins = [_semi_join(plan, step, *each) for each in _semi_joins(step)]
     if semi_joins:
         described["Semi-Joins"] = semi_joins
+    if step.merging:
+        leaves = dict.fromkeys(used.sources[0].occurrence for used in step.merging)
+        described["Only Filtered By"] = [_published(plan, number) for number in leaves]
     if step.denied:
         described["Denied"] = [
             {"From": _origins(edge), "To": _receiver(edge), "Rule": verdict.rule}
@@ -381,6 +385,8 @@ def _format_step(number: int, step: Mapping[str, Any]) -> Iterator[str]:
         yield f"    Keys: {key['From']} -> {key['To']} ({rule})"
     for edge in step.get("Semi-Joins", ()):
         yield f"    Semi-join inside the owner: {edge['From']} -> {edge['To']}"
+    for name in step.get("Only Filtered By", ()):
+        yield f"    Only filtered by {name}"
     for key in step.get("Denied", ()):
         yield f"    Denied: {key['From']} -> {key['To']} (rule {key['Rule']})"
     yield from (f"    Not reduced on {reason}" for reason in step.get("Not Reduced", ()))

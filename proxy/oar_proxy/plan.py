@@ -8,12 +8,14 @@ it, and the order of the steps follows. Planning touches no owner.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oar_adapters.interface import (
     Adapter,
+    Agreement,
     Column,
     KeyFilter,
     Not,
@@ -22,9 +24,10 @@ from oar_adapters.interface import (
     SemiJoin,
     SortKey,
     Statement,
+    base_type,
 )
 
-from oar_proxy import counting
+from oar_proxy import counting, leaves
 from oar_proxy import predicate as predicates
 from oar_proxy.catalog import Holder
 from oar_proxy.counting import Counted
@@ -37,12 +40,14 @@ from oar_proxy.grouping import Withheld
 from oar_proxy.hub import planreading
 from oar_proxy.hub.planreading import Origin, Reading
 from oar_proxy.keys import digested_keys
+from oar_proxy.leaves import Leaf
 from oar_proxy.offer import Chosen, Local, Offers, Relayed
 from oar_proxy.order import Alternative, Ordered, order
 from oar_proxy.pushdown import Whole
 from oar_proxy.route import Route, RouteKind, route
 from oar_proxy.sql.tree import relation_positions, subqueries
-from oar_proxy.statement import FederatedStatement
+from oar_proxy.statement import FederatedStatement, Occurrence
+from oar_proxy.uses import countable
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,11 @@ class Step:
     semi_joins: tuple[LocalSemiJoin, ...] = ()
     rules: tuple[str, ...] = ()
     """The owner's rules by which it reads less than the table has."""
+    merging: tuple[UsedEdge, ...] = ()
+    """Edges of leaves (:mod:`oar_proxy.leaves`): ``scan`` counts rows without regard to the columns
+    they go to, which holds if each carries a key for every row of its source."""
+    apart: Scan | None = None
+    """What is asked for where that does not hold."""
 
     @property
     def all_edges(self) -> tuple[UsedEdge, ...]:
@@ -270,6 +280,8 @@ class _Planner:
         self.conditions = {number: self._split(number) for number in self.scanned}
         self.first = self._first_rows()
         self.counted = dict(self._counted())
+        filtered = reading is not None and self.first is None
+        self.targets = leaves.targets(statement) if filtered else {}
 
     def ordered(self, *, full: bool) -> Ordered:
         """Choose the order, and what reduces what."""
@@ -294,9 +306,17 @@ class _Planner:
     def steps(self, ordered: Ordered) -> tuple[Step, ...]:
         """Make a step of each choice for each of its holders."""
         steps: list[Step] = []
+        sent = {
+            source
+            for chosen in ordered.chosen
+            for relayed in chosen.relayed()
+            if relayed.stage == "rows"
+            for column in relayed.edge.columns
+            for source in column.sources
+        }
         for chosen in ordered.chosen:
             for holder in self.occurrences[chosen.occurrence].table.holders:
-                step = self._step(chosen, holder)
+                step = self._merged(self._step(chosen, holder), sent)
                 left_out = (
                     f"{target.column}: {reason}"
                     for target, reason in ordered.left_out
@@ -369,6 +389,70 @@ class _Planner:
             rules=self.decisions.view_rules(holder.owner, holder.table.name),
         )
 
+    # --- rows that leaves filter ----------------------------------------------------------------
+
+    def _merged(self, step: Step, sent: Collection[Origin]) -> Step:
+        """Have rows counted without regard to what their leaves' keys are compared with.
+
+        ``sent`` are the columns whose values in rows are other occurrences' keys.
+        """
+        number, target = step.occurrence, self.targets.get(step.occurrence)
+        occurrence = self.occurrences[number]
+        if target is None or step.stage != "rows" or len(occurrence.table.holders) > 1:
+            return step
+        merging = {
+            leaf: edge
+            for leaf in target.leaves
+            for edge in step.edges
+            if self._brings(edge, leaf) and self._only_filters(leaf, occurrence)
+        }
+        kept = {origin.column for origin in sent if origin.occurrence == number}
+        used = {*target.uses.plain, *target.uses.aggregated}
+        joined = Counter(column for leaf in target.leaves for column in leaf.columns)
+        # One value stands for all of a column: that of one row of one leaf.
+        kept |= {column for column, times in joined.items() if times > 1}
+        for leaf in target.leaves:
+            if leaf not in merging or not (kept | used).isdisjoint(leaf.columns):
+                merging.pop(leaf, None)
+                kept.update(leaf.columns)
+        how = counting.counted(occurrence, target.uses, kept, self.adapters) if merging else None
+        if how is None or (self.permit and not self.permit(f"leaves {number}")):
+            return step
+        return replace(
+            step,
+            scan=how.scan(step.scan),
+            merging=tuple(merging.values()),
+            apart=step.scan,
+        )
+
+    def _brings(self, edge: UsedEdge, leaf: Leaf) -> bool:
+        """Tell whether an edge carries a leaf's rows, each as one key."""
+        return (
+            edge.stage == "rows"
+            and all(len(column.sources) == 1 for column in edge.columns)
+            and {column.sources[0].occurrence for column in edge.columns} == {leaf.number}
+            and {(c.sources[0].column, c.column) for c in edge.columns} == leaf.pairs
+        )
+
+    def _only_filters(self, leaf: Leaf, target: Occurrence) -> bool:
+        """Tell whether the rows that owners send of a leaf pass all its conditions at the hub.
+
+        Rows that find one of its keys at their owner have to be those that join it there as well.
+        """
+        table = self.occurrences[leaf.number].table
+        (holder,) = target.table.holders
+        for name, into in leaf.pairs:
+            key, column = table.column(name), holder.table.column(into)
+            alike = key.type == column.type and base_type(key.type) in leaves.ALIKE
+            if not alike or column.equality is not Agreement.EXACT:
+                return False
+        return all(
+            not kept and all(adapter.supports(each.table, Not(condition)) for condition in held)
+            for each in table.holders
+            for held, kept in [self.conditions[leaf.number][each.owner]]
+            for adapter in [self.adapters[each.owner]]
+        )
+
     def _used(self, edges: Sequence[Relayed], holder: Holder) -> tuple[UsedEdge, ...]:
         used = (self.edges.used(each.edge, each.stage, each.keys, holder) for each in edges)
         return _distinct(edge for edge in used if edge is not None)
@@ -397,7 +481,8 @@ class _Planner:
         """Yield the occurrences whose owners send groups of rows, counted."""
         if self.reading is None:
             return
-        for number, uses in counting.countable(self.statement).items():
+        uses_of, _ = countable(self.statement)
+        for number, uses in uses_of.items():
             if number in self.scanned and (self.first is None or number != self.first[0]):
                 occurrence, keys = self.occurrences[number], self._passed_on(number)
                 how = counting.counted(occurrence, uses, keys, self.adapters)

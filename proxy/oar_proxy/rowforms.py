@@ -8,7 +8,7 @@ what can do neither, whatever is in the row.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from oar_proxy.conditions import (
     widens,
 )
 from oar_proxy.errors import InsufficientPrivilege
-from oar_proxy.sql.tree import ast, children, enums
+from oar_proxy.sql.tree import ast, column_refs, enums, has_query
 
 _UNITS: Final = frozenset({"second", "minute", "hour", "day", "week", "month", "quarter", "year"})
 _FIELDS: Final = _UNITS | {"dow", "isodow", "doy", "epoch", "isoyear"}
@@ -256,7 +256,7 @@ class RowForms:
             return self._operation(node, sources)
         if isinstance(node, ast.CoalesceExpr):
             return self._alike(node.args, sources)
-        if isinstance(node, ast.CaseExpr) and not any(map(_has_a_query, node.args)):
+        if isinstance(node, ast.CaseExpr) and not any(map(has_query, node.args)):
             return self._case(node, sources)
         return None
 
@@ -481,18 +481,6 @@ def _number(node: Any) -> float | None:
 def _text(node: Any) -> str:
     """Return a constant text, empty where it is none."""
     return str(getattr(getattr(node, "val", None), "sval", ""))
-
-
-def _has_a_query(node: Any) -> bool:
-    return isinstance(node, ast.SubLink) or any(map(_has_a_query, children(node)))
-
-
-def column_refs(node: Any) -> Iterator[Any]:
-    """Yield the columns below a node, as it names them."""
-    if isinstance(node, ast.ColumnRef):
-        yield node
-    for child in children(node):
-        yield from column_refs(child)
 
 
 def places(node: Any, sources: Sources) -> Places:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -12,6 +15,9 @@ from oar_proxy.plan import Step
 
 WHOLE: Final = 0
 """The number of a whole statement's rows, where occurrences count from 1."""
+
+_ONE: Final = struct.pack("!iq", 8, 1)
+"""The element of an array of ``bigint`` that is 1."""
 
 
 @dataclass(slots=True)
@@ -29,6 +35,14 @@ class Rows:
     """Bytes of all cells."""
     partials: tuple[Partial, ...] | None = None
 
+    @property
+    def once(self) -> bool:
+        """Tell whether each is one row: none is a group of several."""
+        if self.partials is None:
+            return True
+        sizes = self.columns[len(self.names)]
+        return all(chunk.elements == _ONE * len(chunk) for chunk in sizes)
+
     def add(self, batch: Batch, account: Account) -> int:
         """Put a batch behind the others; return its size. Raises what :meth:`Account.hold` does."""
         packed = [Packed.of(cells) for cells in batch.columns]
@@ -39,6 +53,25 @@ class Rows:
         self.count += batch.rows
         self.size += size
         return size
+
+    def keep_first(self, count: int, account: Account) -> None:
+        """Let go of all rows behind the first (1), or of all (0)."""
+        first = min(count, self.count)
+        kept: list[list[Packed]] = []
+        for column in self.columns:
+            cells = itertools.islice(itertools.chain.from_iterable(column), first)
+            kept.append([Packed.of(list(cells))])
+        size = sum(len(cells.elements) for (cells,) in kept)
+        account.free(self.size - size)
+        self.columns, self.count, self.size = kept, first, size
+
+    def insert(self, name: str, cell: Sequence[Packed], account: Account) -> None:
+        """Give all rows one more column, of the same value. Raises what :meth:`Account.hold`."""
+        elements = b"".join(packed.elements for packed in cell) * self.count
+        account.hold(len(elements))
+        self.columns.insert(len(self.names), [Packed(elements, self.count, nulls=False)])
+        self.names = (*self.names, name)
+        self.size += len(elements)
 
     def take(self) -> Rows:
         """Give away what was collected so far, and begin anew."""

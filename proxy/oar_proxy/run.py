@@ -12,7 +12,7 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from oar_adapters.interface import Adapter, KeyFilter, Scan, base_type
@@ -91,6 +91,7 @@ class _Runner:
     """What keys are digested under that may not leave in clear: no other statement's."""
     gathered: Gathered = field(default_factory=Gathered)
     rows: dict[int, Rows] = field(default_factory=dict)
+    asked: dict[int, Step] = field(default_factory=dict)
 
     async def run(self) -> Gathered:
         try:
@@ -127,13 +128,6 @@ class _Runner:
     # --- steps --------------------------------------------------------------------------------
 
     async def _run_steps(self) -> None:
-        for step in self.plan.steps:
-            scan = step.scan
-            names = tuple(c.name for c in scan.columns)
-            partials = scan.partials if scan.counted else None
-            self.rows[step.number] = Rows(names, [[] for _ in scan.outputs], partials=partials)
-            if step.stage == "rows":
-                self.gathered.rows.setdefault(step.occurrence, []).append(self.rows[step.number])
         waiting = list(self.plan.steps)
         unfinished = Counter((step.occurrence, step.stage) for step in waiting)
         running: dict[asyncio.Task[None], Step] = {}
@@ -155,14 +149,24 @@ class _Runner:
                     unfinished.subtract((step.occurrence, step.stage) for step in ended)
             for task in warming.values():
                 task.cancel()  # of an owner that need not be asked after all
+        for step in self.plan.steps:
+            for edge in self.asked[step.number].merging:
+                self._join_with_one(self.rows[step.number], edge)
+        for step in self.plan.steps:
+            if step.stage == "rows":
+                self.gathered.rows.setdefault(step.occurrence, []).append(self.rows[step.number])
 
     async def _start(
         self, group: asyncio.TaskGroup, ready: Sequence[Step]
     ) -> tuple[dict[asyncio.Task[None], Step], list[Step]]:
         """Authorise a wave and send it. Steps with no key at all are skipped."""
-        bound = [(step, *self._bind(step)) for step in ready]
+        bound = [self._bind(step) for step in ready]
         wave: list[gates.Step] = []
         for step, query, edges, _ in bound:
+            self.asked[step.number] = step
+            names = tuple(column.name for column in query.columns)
+            partials = query.partials if query.counted else None
+            self.rows[step.number] = Rows(names, [[] for _ in query.outputs], partials=partials)
             rendered = self.adapters[step.owner].render(query)
             carried = (*itertools.chain.from_iterable(edges), *self.written)
             wave.append(gates.Step(step.owner, query, rendered, carried, self.plan.checked))
@@ -200,13 +204,14 @@ class _Runner:
 
     def _bind(
         self, step: Step
-    ) -> tuple[Scan, tuple[tuple[gates.BoundEdge, ...], ...], tuple[str, ...]]:
-        """Collect the keys of each edge, column by column.
+    ) -> tuple[Step, Scan, tuple[tuple[gates.BoundEdge, ...], ...], tuple[str, ...]]:
+        """Collect the keys of each edge, column by column, and tell what is asked with them.
 
         An edge with more keys than allowed is left out. Of a composite one each column is tried by
         itself first: it may have fewer different values.
         """
         edges: list[tuple[gates.BoundEdge, ...]] = []
+        carried: dict[UsedEdge, int] = {}
         notes: list[str] = []
         budget = self.fetcher.decisions.keys_in(step.owner).number
 
@@ -233,6 +238,7 @@ class _Runner:
                 )
                 return
             budget -= count * len(columns)
+            carried[used] = count
             yield (
                 key_filter(columns, keys, self.secret),
                 tuple(gates.BoundEdge(column.edge, count, from_each) for column in columns),
@@ -243,7 +249,36 @@ class _Runner:
             edges.append(tuple(edge for _, carried in found for edge in carried))
             return [filter_ for filter_, _ in found]
 
-        return bound_scan(step, bind), tuple(edges), tuple(notes)
+        query = bound_scan(step, bind)
+        if not all(self._brings_all(used, carried.get(used)) for used in step.merging):
+            assert step.apart is not None
+            return self._bind(replace(step, scan=step.apart, merging=()))
+        return step, query, tuple(edges), tuple(notes)
+
+    def _brings_all(self, used: UsedEdge, keys: int | None) -> bool:
+        """Tell whether so many keys of a leaf are a different one for each of its rows."""
+        held = self._rows_of(used.sources[0].occurrence)
+        return keys == sum(rows.count for rows in held) and all(rows.once for rows in held)
+
+    def _rows_of(self, occurrence: int) -> list[Rows]:
+        steps = (s for s in self.plan.steps if (s.occurrence, s.stage) == (occurrence, "rows"))
+        return [self.rows[step.number] for step in steps]
+
+    def _join_with_one(self, rows: Rows, used: UsedEdge) -> None:
+        """Join rows that were counted without regard to a leaf's keys with one of its rows.
+
+        They get its key, whichever they had, and the others of the leaf have done their work.
+        """
+        (holding, *others) = sorted(
+            self._rows_of(used.sources[0].occurrence), key=lambda each: not each.count
+        )
+        for each in others:
+            each.keep_first(0, self.fetcher.account)
+        holding.keep_first(1, self.fetcher.account)
+        for column in used.columns:
+            (source,) = column.sources
+            key = holding.columns[holding.names.index(source.column)]
+            rows.insert(column.column, key, self.fetcher.account)
 
     def _keys(
         self, columns: Sequence[UsedEdge]
@@ -259,10 +294,10 @@ class _Runner:
             for step in self.plan.steps:
                 if (step.occurrence, step.stage) != (sources[0].occurrence, stage):
                     continue
-                rows = self.rows[step.number]
+                rows, scan = self.rows[step.number], self.asked[step.number].scan
                 indexes = [rows.names.index(source.column) for source in sources]
                 held = distinct_keys([rows.columns[index] for index in indexes])
-                types = (base_type(step.scan.columns[index].type) for index in indexes)
+                types = (base_type(scan.columns[index].type) for index in indexes)
                 found.append(
                     [
                         widened_keys(cells, type_, column.type)

@@ -347,7 +347,7 @@ def test_keys_below_a_range_are_counted_before_they_are_held_back(shop, below, k
     shop.execute("SET oar.max_keys = 50")
     explained = shop.execute(f"EXPLAIN (ANALYZE, FORMAT json) {statement}").fetchone()[0]
     shop.execute("RESET oar.max_keys")
-    (step,) = [s for s in explained[0]["Plan"]["Steps"] if s["Reads"].startswith("shop.items")]
+    (step,) = [s for s in explained[0]["Plan"]["Steps"] if "shop.items" in s["Reads"]]
     assert step["Keys"]
     assert step.get("Actual Keys", 0) == keys
     assert bool(step.get("Notes")) == (not keys)

@@ -248,6 +248,7 @@ async def _reduced(proxy: Connection, case: Case) -> set[str]:
             "subquery": subquery,
             "counted rows": reads.startswith(("counts of ", "partial aggregates of ")),
             "keys": "Keys" in step,
+            "leaves": "Only Filtered By" in step,
             "semi-join": "Semi-Joins" in step,
             "condition": " WHERE " in text and not whole,
             "first rows": " ORDER BY " in text and not (whole or subquery),

@@ -22,10 +22,20 @@ class WideWriter(DirectedWriter):
     def wide(self) -> Query | None:
         """Write one; None where nothing fits."""
         kind = self.pick(
-            {"counted": 34, "unit": 26, "local": 14, "twice": 18, "first": 16, "text": 8}
+            {
+                "counted": 34,
+                "leaves": 12,
+                "unit": 26,
+                "local": 14,
+                "twice": 18,
+                "first": 16,
+                "text": 8,
+            }
         )
         if kind == "counted":
             return self._counted_within()
+        if kind == "leaves":
+            return self._over_leaves()
         if kind == "unit":
             return self._unit()
         if kind == "local":
@@ -79,10 +89,30 @@ class WideWriter(DirectedWriter):
         columns = inner.columns + outside.columns
         return self._everything(source, columns, self._light_filter(columns))
 
+    def _over_leaves(self) -> Query | None:
+        """Aggregates of one table that others only filter."""
+        table = self.random.choice(self.world.tables)
+        target = self._base([table])
+        sql, columns = target.sql, list(target.columns)
+        for _ in range(self.random.choice((1, 1, 1, 2))):
+            leaf = self._base(self._elsewhere(table) or self.world.tables)
+            pair = self._pair(columns or target.columns, leaf.columns)
+            if pair is None:
+                return None
+            on = [f"{pair[0].ref} = {pair[1].ref}"]
+            if self.chance(0.7):
+                numbers = [column for column in leaf.columns if column.family == "int"]
+                on.append(self._simple_condition(numbers if self.chance(0.6) else leaf.columns))
+            sql += f" JOIN {leaf.sql} ON {' AND '.join(on)}"
+            if self.chance(0.9):
+                columns = [column for column in columns if column.ref != pair[0].ref]
+        return self._aggregated(From(sql, columns or target.columns))
+
     def _counted(self, tables: Sequence[Table]) -> Query | None:
         source = self._tree([self._base([table]) for table in tables])
-        if source is None:
-            return None
+        return None if source is None else self._aggregated(source)
+
+    def _aggregated(self, source: From) -> Query:
         joined = {column.ref for column in source.joined}
         others = [column for column in source.columns if column.ref not in joined]
         grouped = self._some([*source.joined, *source.joined, *others], (0, 1, 1, 1, 2))

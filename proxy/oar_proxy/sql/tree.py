@@ -70,6 +70,19 @@ def relation_positions(node: Any) -> Iterator[int]:
         yield from relation_positions(child)
 
 
+def column_refs(node: Any) -> Iterator[Any]:
+    """Yield the columns below a node, as it names them."""
+    if isinstance(node, ast.ColumnRef):
+        yield node
+    for child in children(node):
+        yield from column_refs(child)
+
+
+def has_query(node: Any) -> bool:
+    """Tell whether a node is, or has below it, a query inside an expression."""
+    return isinstance(node, ast.SubLink) or any(map(has_query, children(node)))
+
+
 def direct_relations(items: Iterable[Any] | None) -> Iterator[Any]:
     """Yield the relations that FROM names by themselves or in joins."""
     for item in items or ():
@@ -312,13 +325,14 @@ def compares_constants(root: Any) -> bool:
     while waiting:
         node = waiting.pop()
         for name in ("whereClause", "havingClause", "quals"):
-            if any(map(_is_constant, _conjuncts(getattr(node, name, None)))):
+            if any(map(_is_constant, conjuncts(getattr(node, name, None)))):
                 return True
         waiting.extend(children(node))
     return False
 
 
-def _conjuncts(node: Any) -> Iterator[Any]:
+def conjuncts(node: Any) -> Iterator[Any]:
+    """Yield the conditions that hold where a condition, or None, does."""
     waiting = [] if node is None else [node]
     while waiting:
         condition = waiting.pop()
