@@ -73,7 +73,8 @@ def test_join(found):
     assert moved["one owner's GROUP BY"] == {"rows": 40, "keys": 0, "queries": 1}
     assert (moved["50 keys"]["keys"], moved["outer join, 150 keys"]["keys"]) == (50, 150)
     assert (moved["1,000 keys"]["keys"], moved["10,000 keys"]["keys"]) == (1000, 10_000)
-    assert moved["unselective GROUP BY"]["rows"] > 190_000
+    # All keys of so few rows travel, and what comes back for them are groups.
+    assert moved["unselective GROUP BY"] == {"rows": 100_040, "keys": 100_000, "queries": 2}
     if "memory" not in found["skipped"]:
         for case in found["cases"].values():
             memory = case["memory_mib"]
