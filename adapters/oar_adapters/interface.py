@@ -327,6 +327,8 @@ class Scan:
     ``columns``, with the number of its rows and what ``partials`` ask of it. Combinations that any
     expression of PostgreSQL's could tell apart are different ones (``1.0`` and ``1.00``, ``a`` and
     ``A``); an adapter may send one in several rows. ``limit`` counts what is sent.
+
+    ``expected`` is how many rows whoever asks foresees, by what the owner published; None: unknown.
     """
 
     table: Table
@@ -339,6 +341,7 @@ class Scan:
     order: tuple[SortKey, ...] = ()
     counted: bool = False
     partials: tuple[Partial, ...] = ()
+    expected: float | None = None
 
     def parts(self) -> Iterator[Scan]:
         """Yield the scan itself and every scan inside its semi-joins, in the order of writing."""

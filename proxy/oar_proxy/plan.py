@@ -372,7 +372,11 @@ class _Planner:
         if distinct:
             names = set(chosen.keys)
         columns: tuple[Column, ...] = tuple(c for c in holder.table.columns if c.name in names)
-        scan = Scan(holder.table, columns, sent, (), limit, distinct, order=sort_keys)
+        share = holder.table.row_estimate / occurrence.table.row_estimate
+        expected = chosen.rows * share
+        scan = Scan(
+            holder.table, columns, sent, (), limit, distinct, order=sort_keys, expected=expected
+        )
         how = self.counted.get(occurrence.number) if chosen.stage == "rows" else None
         return Step(
             number=0,
@@ -381,7 +385,7 @@ class _Planner:
             scan=scan if how is None else how.scan(scan),
             edges=self._used(chosen.edges, holder),
             denied=tuple(dict.fromkeys(self.edges.denied(into, holder))),
-            estimate=chosen.rows * holder.table.row_estimate / occurrence.table.row_estimate,
+            estimate=expected,
             kept=kept,
             unreduced=self._unreduced(occurrence.number),
             stage=chosen.stage,
