@@ -77,14 +77,19 @@ def test_ratio(sent, taking_part, found):
     assert ratio(sent, taking_part) == found
 
 
+def _line(full, forward):
+    moved = {"full": Moved(*full), "forward": Moved(*forward)}
+    return Line(1, 10, moved=moved)
+
+
 def test_lines_add_up_before_they_are_divided():
     one, other = Measured(), Measured()
-    one.line("x").add(Line(1, 10, 1, moved={"full": Moved(rows=1), "forward": Moved(rows=9)}))
-    other.line("x").add(Line(1, 10, 3, moved={"full": Moved(rows=5), "forward": Moved(rows=7)}))
+    one.line("x").add(_line((1, 1), (9, 1)))
+    other.line("x").add(_line((5, 3), (7, 1)))
     one.add(other)
     line = one.lines["x"]
-    assert (line.statements, line.taking_part) == (2, 4)
-    assert (line.ratio("full"), line.ratio("forward")) == (1.5, 4.0)
+    assert (line.statements, line.rows_held) == (2, 20)
+    assert (line.ratio("full"), line.ratio("forward")) == (1.5, 8.0)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
@@ -110,7 +115,7 @@ def test_command(benchmark_directory):
     assert set(found["owner_kinds"]) >= {"postgres", "sqlite"}
     assert set(found["joins"]) == {*(shape.name for shape in SHAPES), "toy"}
     for name, line in found["joins"].items():
-        assert line["full"]["rows"] == line["taking_part"], name
+        assert line["full"]["rows"] == line["full"]["taking_part"], name
         assert line["full"]["rows"] <= line["forward"]["rows"]
         assert line["forward"]["key_values"] == 0
     # Question 2 joins song, order and label; 4 joins label and order by nothing.

@@ -51,23 +51,24 @@ def _table(found: Measured) -> Table:
 
     table = Table(
         "joins",
-        *("statements", "rows held", "take part", "reduction", "rows", "ratio", "keys", "queries"),
+        *("statements", "rows held", "reduction", "take part", "rows", "ratio", "keys", "queries"),
         title=f"rows sent for each that takes part; goal of full: {GOAL:.1f}",
     )
     for name, line in found.lines.items():
-        named = (name, str(line.statements), f"{line.rows_held:,}", f"{line.taking_part:,}")
+        named = (name, str(line.statements), f"{line.rows_held:,}")
         for mode in MODES:
             moved, ratio = line.moved[mode], line.ratio(mode)
             table.add_row(
                 *named,
                 mode,
+                f"{moved.taking_part:,}",
                 f"{moved.rows:,}",
                 "-" if ratio is None else f"{ratio:.3f}",
                 f"{moved.keys:,}",
                 f"{moved.queries:,}",
                 end_section=mode == MODES[-1],
             )
-            named = ("", "", "", "")
+            named = ("", "", "")
     return table
 
 
@@ -94,6 +95,7 @@ def _result(found: Measured) -> dict[str, Any]:
             moved, ratio = line.moved[mode], line.ratio(mode)
             modes[mode] = {
                 "ratio": None if ratio is None else round(ratio, 4),
+                "taking_part": moved.taking_part,
                 "rows": moved.rows,
                 "groups": moved.groups,
                 "key_values": moved.key_values,
@@ -104,7 +106,6 @@ def _result(found: Measured) -> dict[str, Any]:
         lines[name] = {
             "statements": line.statements,
             "rows_held": line.rows_held,
-            "taking_part": line.taking_part,
             "rings": line.rings,
             **modes,
         }

@@ -33,20 +33,24 @@ JOINS_A_BATCH: Final = 20
 _SECONDS: Final = 120.0
 
 _KEYS: Final = "keys of "
-_GROUPS: Final = ("counts of ", "partial aggregates of ")
 """Before what a step reads, where it asks for keys only."""
+
+_GROUPS: Final = ("counts of ", "partial aggregates of ")
+"""The same, where it asks for groups of rows."""
 
 
 @dataclass(slots=True)
 class Moved:
     """What left the owners under one mode.
 
-    ``rows`` are rows of tables; ``groups`` what was sent of tables of which no row was, for groups
+    ``rows`` are rows of tables, ``taking_part`` the least of them that could be sent, where no
+    others are read than were; ``groups`` what was sent of tables of which no row was, for groups
     of them were enough; ``key_values`` what was sent where only keys were asked for; ``keys`` were
     put into queries to other owners.
     """
 
     rows: int = 0
+    taking_part: int = 0
     groups: int = 0
     key_values: int = 0
     keys: int = 0
@@ -57,6 +61,7 @@ class Moved:
     def add(self, other: Moved) -> None:
         """Add another's counts."""
         self.rows += other.rows
+        self.taking_part += other.taking_part
         self.groups += other.groups
         self.key_values += other.key_values
         self.keys += other.keys
@@ -66,26 +71,24 @@ class Moved:
 
 @dataclass(slots=True)
 class Line:
-    """Counts of one family of joins. ``taking_part`` is the least that can be sent.
+    """Counts of one family of joins.
 
     ``rings`` are statements the proxy did not reduce in full, by its own account.
     """
 
     statements: int = 0
     rows_held: int = 0
-    taking_part: int = 0
     rings: int = 0
     moved: dict[Mode, Moved] = field(default_factory=lambda: {mode: Moved() for mode in MODES})
 
     def ratio(self, mode: Mode) -> float | None:
         """Rows sent for each row that takes part; None where none does but some were sent."""
-        return ratio(self.moved[mode].rows, self.taking_part)
+        return ratio(self.moved[mode].rows, self.moved[mode].taking_part)
 
     def add(self, other: Line) -> None:
         """Add another line's counts."""
         self.statements += other.statements
         self.rows_held += other.rows_held
-        self.taking_part += other.taking_part
         self.rings += other.rings
         for mode in MODES:
             self.moved[mode].add(other.moved[mode])
@@ -268,7 +271,7 @@ class _Asked:
         What the hub's planner proves useless is not read, and cannot take part. Of what is read in
         groups no row leaves.
         """
-        read = {step["Reads"].removeprefix(_KEYS) for step in steps}
+        read = {step["Reads"] for step in steps}
         counted = zip(self.join.occurrences, self.counts, strict=True)
         return {o: rows for o, rows in counted if _shown(self.schema, o) in read}
 
@@ -286,20 +289,20 @@ async def _measure(found: Measured, client: psycopg.AsyncConnection[Any], asked:
             return
         steps = plan["Steps"]
         taking = asked.read_by(steps)
-        line.taking_part = sum(taking.values())
-        line.rows_held = sum(asked.held[o.table] for o in taking)
+        line.rows_held = sum(asked.held[o.table] for o in asked.join.occurrences)
         moved = _moved(steps)
-        moved.exact = int(moved.rows == line.taking_part)
+        moved.taking_part = sum(taking.values())
+        moved.exact = int(moved.rows == moved.taking_part)
         line.moved[mode] = moved
         kept = kept or any("Kept For The Hub" in step for step in steps)
-        if moved.rows < line.taking_part:
+        if moved.rows < moved.taking_part:
             why = "fewer rows were sent than take part"
             found.failures.append(f"{asked.line} {asked.question}: {why}")
             return
         if mode == "full":
             line.rings = int(any("in full" in note for note in plan.get("Notes", ())))
             if not moved.exact:
-                found.excesses.append(_excess(asked, plan, moved.rows, line.taking_part))
+                found.excesses.append(_excess(asked, plan, moved.rows, moved.taking_part))
     name = f"{asked.line}, filters kept for the hub" if kept else asked.line
     found.line(name).add(line)
 
