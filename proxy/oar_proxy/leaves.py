@@ -144,12 +144,12 @@ class _Joined:
             return
         if not isinstance(item, ast.JoinExpr) or item.alias is not None or item.isNatural:
             return
-        kind = item.jointype
-        if kind != enums.JoinType.JOIN_RIGHT:
+        kinds, kind = enums.JoinType, item.jointype
+        if kind in (kinds.JOIN_INNER, kinds.JOIN_LEFT):
             self._enter(item.larg)
-        if kind != enums.JoinType.JOIN_LEFT:
+        if kind in (kinds.JOIN_INNER, kinds.JOIN_RIGHT):
             self._enter(item.rarg)
-        if kind == enums.JoinType.JOIN_INNER:
+        if kind == kinds.JOIN_INNER:
             self._hold(item.quals)
             self._merge(item)
 

@@ -177,6 +177,22 @@ APART = {
 }  # fmt: skip
 
 EITHER = {
+    "full beside": "SELECT f.kind, count(*), sum(f.n) FROM TABLE f FULL JOIN days d ON d.day = f.j JOIN stores t ON t.id = f.k WHERE t.region = 'north' GROUP BY 1",
+    "nullable side": "SELECT f.kind, count(*), count(d.label) FROM days d LEFT JOIN TABLE f ON d.day = f.j JOIN stores t ON t.id = f.k GROUP BY 1",
+    "of a leaf": "SELECT f.kind, count(*) FROM TABLE f JOIN stores t ON t.id = f.k JOIN twice w ON w.k = t.id WHERE w.tag = 'v' GROUP BY 1",
+    "only joined": "SELECT count(*) FROM TABLE f JOIN stores t ON t.id = f.k",
+    "of a range of both": "SELECT f.kind, count(*) FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.id > 1 AND f.k < 4 GROUP BY 1",
+    "a constant key": "SELECT f.kind, count(*) FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.id = 2 GROUP BY 1",
+    "false": "SELECT count(*) FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.region = 'north' AND false",
+    "rolled up": "SELECT f.kind, f.j, count(*) FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.region = 'north' GROUP BY ROLLUP (1, 2)",
+    "windowed": "SELECT f.kind, count(*), rank() OVER (ORDER BY count(*) DESC, f.kind) FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.size = 10 GROUP BY 1",
+    "united": "SELECT f.kind, count(*) FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.size = 10 GROUP BY 1 UNION ALL SELECT t.region, count(*) FROM TABLE f JOIN stores t ON t.id = f.k GROUP BY 1",
+    "a view of it": "WITH north AS (SELECT id FROM stores WHERE region = 'north') SELECT f.kind, count(*) FROM TABLE f JOIN north ON north.id = f.k GROUP BY 1",
+    "in": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k IN (SELECT id FROM stores WHERE region = 'north') GROUP BY 1",
+    "distinct on": "SELECT DISTINCT ON (f.kind) f.kind FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.region = 'north' ORDER BY f.kind",
+    "ordered aggregate": "SELECT string_agg(f.kind, ',' ORDER BY f.id) FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.region = 'north'",
+    "lateral": "SELECT t.region, l.c FROM stores t, LATERAL (SELECT count(*) c FROM TABLE f JOIN days d ON d.day = f.j AND d.shift = f.k WHERE f.k >= t.id) l",
+    "in the select list": "SELECT t.name, (SELECT count(*) FROM TABLE f JOIN days d ON d.day = f.j AND d.shift = f.k WHERE f.k = t.id) FROM stores t",
     "one column for two": "SELECT f.kind, count(*) FROM TABLE f JOIN stores t ON t.id = f.k AND t.id = f.j GROUP BY 1",
 }
 
