@@ -230,8 +230,7 @@ def _step(
     if semi_joins:
         described["Semi-Joins"] = semi_joins
     if step.merging:
-        leaves = dict.fromkeys(used.sources[0].occurrence for used in step.merging)
-        described["Only Filtered By"] = [_published(plan, number) for number in leaves]
+        described["Only Filtered By"] = [_published(plan, leaf.number) for leaf, _ in step.merging]
     if step.denied:
         described["Denied"] = [
             {"From": _origins(edge), "To": _receiver(edge), "Rule": verdict.rule}

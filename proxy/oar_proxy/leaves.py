@@ -1,11 +1,12 @@
 """Tables that only filter another one: each row of that one is joined with one of theirs, or none.
 
 Such a *leaf* is named in equalities with columns of one other occurrence, its *target*, beside
-which it stands in FROM, and in conditions of its own; nothing else of it is used. The target's rows
-that find a key of the leaf are those that the join keeps, each once if the keys are different. Its
-owner, who has all of them, can then leave out the columns that they are compared with, and count
-the rows without regard to them: which of the leaf's rows one is joined with does not matter. See
-:mod:`oar_proxy.run`, which asks so only if it is what the keys turn out to be.
+which it stands in FROM, or in a subquery after IN or EXISTS, and in conditions of its own; nothing
+else of it is used. The target's rows that find a key of the leaf are those that are kept, each once
+if the keys are different, or the leaf stands in a subquery. Its owner, who has all of them, can
+then leave out the columns that they are compared with, and count the rows without regard to them:
+which of the leaf's rows one is joined with does not matter. See :mod:`oar_proxy.run`, which asks so
+only if it is what the keys turn out to be.
 """
 
 from __future__ import annotations
@@ -24,13 +25,22 @@ ALIKE: Final = frozenset(
 )
 """Types of keys, without modifiers, that are equal where their bytes are."""
 
+_CLAUSES: Final = [
+    *("targetList", "fromClause", "whereClause", "distinctClause", "groupClause", "havingClause"),
+    *("windowClause", "valuesLists", "limitOffset", "limitCount", "lockingClause", "withClause"),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """An occurrence that only filters: its columns, each with the one of the target it equals."""
+    """An occurrence that only filters: its columns, each with the one of the target it equals.
+
+    ``joined``: a row of the target comes as often as it finds one.
+    """
 
     number: int
     pairs: frozenset[tuple[str, str]]
+    joined: bool
 
     @property
     def columns(self) -> list[str]:
@@ -66,10 +76,10 @@ def _target(statement: FederatedStatement, joined: _Joined, number: int) -> Targ
         uses, unused = countable(statement, frozenset(map(id, nodes)))
         if number not in uses:
             return None
-        kept = [leaf for leaf in leaves if leaf in unused]
+        kept = [leaf for leaf in leaves if leaf in unused or leaf in joined.below]
         if len(kept) == len(leaves):
-            found = tuple(Leaf(leaf, joined.pairs_of(leaf)) for leaf in leaves)
-            return Target(found, uses[number])
+            found = ((leaf, joined.pairs_of(leaf), leaf not in joined.below) for leaf in leaves)
+            return Target(tuple(Leaf(*each) for each in found), uses[number])
         leaves = kept
     return None
 
@@ -106,6 +116,8 @@ class _Joined:
     equalities: list[_Equality] = field(default_factory=list)
     own: dict[int, list[Any]] = field(default_factory=dict)
     """The conditions on an occurrence alone."""
+    below: set[int] = field(default_factory=set)
+    """Of ``inner``, those that stand alone in a subquery of a condition, and nowhere else."""
 
     def read(self, select: Any) -> None:
         for item in select.fromClause or ():
@@ -155,6 +167,9 @@ class _Joined:
 
     def _hold(self, condition: Any) -> None:
         for node in conjuncts(condition):
+            if isinstance(node, ast.SubLink):
+                self._filter(node)
+                continue
             columns = [self._column(each) for each in column_refs(node)]
             known = [each for each in columns if each is not None]
             if len(known) < len(columns) or has_query(node):
@@ -162,7 +177,7 @@ class _Joined:
             named = {number for number, _ in known}
             if len(named) == 1:
                 self.own.setdefault(known[0][0], []).append(node)
-            elif compares_columns(node) and node.kind == enums.A_Expr_Kind.AEXPR_OP:
+            elif _equates_columns(node):
                 (left, a), (right, b) = known
                 self.equalities.append(_Equality(left, right, ((a, b),), node))
 
@@ -179,11 +194,64 @@ class _Joined:
         pairs = tuple((name, name) for name in names)
         self.equalities.append(_Equality(left, right, pairs, join))
 
+    def _filter(self, node: Any) -> None:
+        """Take ``IN`` or ``EXISTS`` with a query of one table for the equalities that it is."""
+        query, kinds = node.subselect, enums.SubLinkType
+        inside = _Joined(self.occurrences)
+        if not _reads_one_table(query):
+            return
+        inside.read(query)
+        compared: list[tuple[Any, Any]] = []
+        if node.subLinkType == kinds.ANY_SUBLINK and node.operName is None:
+            compared.append((node.testexpr, query.targetList[0].val))
+        elif node.subLinkType != kinds.EXISTS_SUBLINK:
+            return
+        for condition in conjuncts(query.whereClause):
+            columns = list(column_refs(condition))
+            outer = [each for each in columns if inside._column(each) is None]
+            if has_query(condition) or (outer and not _equates_columns(condition)):
+                return
+            if outer:
+                one, other = columns
+                compared.append((one, other) if one is outer[0] else (other, one))
+        known = [(self._column(here), inside._column(there)) for here, there in compared]
+        pairs = [(here, there) for here, there in known if here is not None and there is not None]
+        if not pairs or len(pairs) < len(known):
+            return
+        targets, leaves = ({number for number, _ in side} for side in zip(*pairs, strict=True))
+        if not len(targets) == len(leaves) == 1:
+            return
+        (target,), (leaf,) = targets, leaves
+        if sum(occurrence.number == leaf for occurrence in self.occurrences) > 1:
+            return  # the same query stands elsewhere, too
+        self.inner.add(leaf)
+        self.below.add(leaf)
+        matched = tuple((here[1], there[1]) for here, there in pairs)
+        self.equalities.append(_Equality(target, leaf, matched, node))
+
     def _column(self, reference: Any) -> tuple[int, str] | None:
         """The occurrence beside, and its column, that a reference can only mean."""
-        path = column_path(reference)
+        path = column_path(reference) if isinstance(reference, ast.ColumnRef) else None
         owners = self.level.owners_of(path) if path is not None and len(path) <= 2 else []
         if path is None or len(owners) != 1:
             return None
         named = self.level.named.get(path[0], []) if len(path) == 2 else owners
         return (owners[0].number, path[-1]) if len(named) == 1 else None
+
+
+def _equates_columns(condition: Any) -> bool:
+    return compares_columns(condition) and condition.kind == enums.A_Expr_Kind.AEXPR_OP
+
+
+def _reads_one_table(query: Any) -> bool:
+    """Tell whether a query gives plain columns, or constants, of the rows of a table it keeps."""
+    kept = {"targetList", "fromClause", "whereClause", "distinctClause"}
+    return (
+        all(getattr(query, name) is None or name in kept for name in _CLAUSES)
+        and query.op == enums.SetOperation.SETOP_NONE
+        and [type(item) for item in query.fromClause or ()] == [ast.RangeVar]
+        and all(
+            isinstance(target.val, (ast.ColumnRef, ast.A_Const))
+            for target in query.targetList or ()
+        )
+    )

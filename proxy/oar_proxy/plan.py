@@ -88,9 +88,9 @@ class Step:
     semi_joins: tuple[LocalSemiJoin, ...] = ()
     rules: tuple[str, ...] = ()
     """The owner's rules by which it reads less than the table has."""
-    merging: tuple[UsedEdge, ...] = ()
-    """Edges of leaves (:mod:`oar_proxy.leaves`): ``scan`` counts rows without regard to the columns
-    they go to, which holds if each carries a key for every row of its source."""
+    merging: tuple[tuple[Leaf, UsedEdge], ...] = ()
+    """Leaves, each with the edge of its keys: ``scan`` counts rows without regard to the columns
+    they go to. It holds if all of them travel, and each row of a joined leaf has one of its own."""
     apart: Scan | None = None
     """What is asked for where that does not hold."""
 
@@ -425,7 +425,7 @@ class _Planner:
         return replace(
             step,
             scan=how.scan(step.scan),
-            merging=tuple(merging.values()),
+            merging=tuple(merging.items()),
             apart=step.scan,
         )
 

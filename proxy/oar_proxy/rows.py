@@ -54,16 +54,22 @@ class Rows:
         self.size += size
         return size
 
-    def keep_first(self, count: int, account: Account) -> None:
-        """Let go of all rows behind the first (1), or of all (0)."""
-        first = min(count, self.count)
+    def first_with(self, names: Sequence[str]) -> int | None:
+        """Return the place of the first row in which no column of those names is NULL."""
+        cells = (self.columns[self.names.index(name)] for name in names)
+        rows = zip(*map(itertools.chain.from_iterable, cells), strict=True)
+        return next((place for place, row in enumerate(rows) if None not in row), None)
+
+    def keep_only(self, place: int | None, account: Account) -> None:
+        """Let go of all rows but the one at a place, or of all of them."""
         kept: list[list[Packed]] = []
         for column in self.columns:
-            cells = itertools.islice(itertools.chain.from_iterable(column), first)
-            kept.append([Packed.of(list(cells))])
+            cells = itertools.chain.from_iterable(column)
+            one = () if place is None else itertools.islice(cells, place, place + 1)
+            kept.append([Packed.of(list(one))])
         size = sum(len(cells.elements) for (cells,) in kept)
         account.free(self.size - size)
-        self.columns, self.count, self.size = kept, first, size
+        self.columns, self.count, self.size = kept, int(place is not None), size
 
     def insert(self, name: str, cell: Sequence[Packed], account: Account) -> None:
         """Give all rows one more column, of the same value. Raises what :meth:`Account.hold`."""

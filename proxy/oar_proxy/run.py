@@ -23,6 +23,7 @@ from oar_proxy.errors import OarError, QueryCanceled
 from oar_proxy.fetch import Fetcher, Sending
 from oar_proxy.gate import Gate
 from oar_proxy.keys import all_keys, distinct_keys, widened_keys
+from oar_proxy.leaves import Leaf
 from oar_proxy.ledger import Ask, StepOutcome
 from oar_proxy.memory import Account
 from oar_proxy.moment import Moment
@@ -150,8 +151,8 @@ class _Runner:
             for task in warming.values():
                 task.cancel()  # of an owner that need not be asked after all
         for step in self.plan.steps:
-            for edge in self.asked[step.number].merging:
-                self._join_with_one(self.rows[step.number], edge)
+            for leaf, _ in self.asked[step.number].merging:
+                self._join_with_one(self.rows[step.number], leaf)
         for step in self.plan.steps:
             if step.stage == "rows":
                 self.gathered.rows.setdefault(step.occurrence, []).append(self.rows[step.number])
@@ -250,35 +251,34 @@ class _Runner:
             return [filter_ for filter_, _ in found]
 
         query = bound_scan(step, bind)
-        if not all(self._brings_all(used, carried.get(used)) for used in step.merging):
+        if not all(self._tells_all(leaf, carried.get(used)) for leaf, used in step.merging):
             assert step.apart is not None
             return self._bind(replace(step, scan=step.apart, merging=()))
         return step, query, tuple(edges), tuple(notes)
 
-    def _brings_all(self, used: UsedEdge, keys: int | None) -> bool:
-        """Tell whether so many keys of a leaf are a different one for each of its rows."""
-        held = self._rows_of(used.sources[0].occurrence)
-        return keys == sum(rows.count for rows in held) and all(rows.once for rows in held)
+    def _tells_all(self, leaf: Leaf, keys: int | None) -> bool:
+        """Tell whether rows that find one of so many keys (None: none travelled) are kept, once."""
+        held = self._rows_of(leaf.number)
+        once = keys == sum(rows.count for rows in held) and all(rows.once for rows in held)
+        return once if leaf.joined else keys is not None
 
     def _rows_of(self, occurrence: int) -> list[Rows]:
         steps = (s for s in self.plan.steps if (s.occurrence, s.stage) == (occurrence, "rows"))
         return [self.rows[step.number] for step in steps]
 
-    def _join_with_one(self, rows: Rows, used: UsedEdge) -> None:
+    def _join_with_one(self, rows: Rows, leaf: Leaf) -> None:
         """Join rows that were counted without regard to a leaf's keys with one of its rows.
 
         They get its key, whichever they had, and the others of the leaf have done their work.
         """
-        (holding, *others) = sorted(
-            self._rows_of(used.sources[0].occurrence), key=lambda each: not each.count
-        )
-        for each in others:
-            each.keep_first(0, self.fetcher.account)
-        holding.keep_first(1, self.fetcher.account)
-        for column in used.columns:
-            (source,) = column.sources
-            key = holding.columns[holding.names.index(source.column)]
-            rows.insert(column.column, key, self.fetcher.account)
+        pairs, kept = sorted(leaf.pairs), None
+        for held in self._rows_of(leaf.number):
+            place = held.first_with([name for name, _ in pairs]) if kept is None else None
+            held.keep_only(place, self.fetcher.account)
+            kept = kept if place is None else held
+        for name, column in pairs:
+            key = [] if kept is None else kept.columns[kept.names.index(name)]
+            rows.insert(column, key, self.fetcher.account)
 
     def _keys(
         self, columns: Sequence[UsedEdge]

@@ -153,6 +153,11 @@ FILTERED = {
     "outer beside": "SELECT f.kind, count(*), count(d.label) FROM stores t JOIN TABLE f ON f.k = t.id LEFT JOIN days d ON d.day = f.j WHERE t.region = 'north' GROUP BY 1",
     "filter and having": "SELECT kind, count(*) FILTER (WHERE f.n > 0) FROM TABLE f JOIN stores t ON t.id = f.k GROUP BY 1 HAVING count(*) > 3 ORDER BY 2, 1 NULLS FIRST LIMIT 2",
     "in a subquery": "SELECT max(q.c) FROM (SELECT f.kind, count(*) c FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.region = 'north' GROUP BY 1) q",
+    "in": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k IN (SELECT id FROM stores WHERE region = 'north') GROUP BY 1",
+    "in, keys twice": "SELECT f.kind, count(*), sum(n) FROM TABLE f WHERE f.k IN (SELECT k FROM twice WHERE tag = 't') GROUP BY 1",
+    "in, NULL first": "SELECT count(*) FROM TABLE f WHERE f.k IN (SELECT t.k FROM twice t WHERE t.tag = 't')",
+    "exists": "SELECT f.kind, count(*) FROM TABLE f WHERE EXISTS (SELECT 1 FROM stores t WHERE t.id = f.k AND t.region = 'north') GROUP BY 1",
+    "exists by rows": "SELECT f.kind, count(*) FROM TABLE f WHERE EXISTS (SELECT label FROM days d WHERE d.day = f.j AND f.k = d.shift AND d.label <> 'b') GROUP BY 1",
     "no such row": "SELECT f.kind, count(*) FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.region = 'west' GROUP BY 1",
     "no such row, total": "SELECT count(*), sum(f.n) FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.region = 'west'",
 }  # fmt: skip
@@ -172,11 +177,20 @@ APART = {
     "correlated": "SELECT f.kind, count(*), (SELECT count(*) FROM days d WHERE d.day > t.id) FROM TABLE f JOIN stores t ON t.id = f.k GROUP BY f.kind, t.id",
     "two by one column": "SELECT f.kind, count(*) FROM TABLE f JOIN stores t ON t.id = f.k JOIN days d ON d.day = f.j AND d.shift = f.k GROUP BY 1",
     "two columns of one": "SELECT f.kind, count(*) FROM TABLE f JOIN days d ON d.day = f.k AND d.shift = f.k GROUP BY 1",
+    "in, of two columns": "SELECT f.kind, count(*) FROM TABLE f WHERE (f.j, f.k) IN (SELECT day, shift FROM days) GROUP BY 1",
+    "not in": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k NOT IN (SELECT id FROM stores WHERE region = 'north') GROUP BY 1",
+    "in, or else": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k IN (SELECT id FROM stores WHERE region = 'north') OR f.n = 0 GROUP BY 1",
+    "exists, aggregated": "SELECT f.kind, count(*) FROM TABLE f WHERE EXISTS (SELECT count(*) FROM stores t WHERE t.id = f.k AND t.region = 'north') GROUP BY 1",
+    "exists, compared with more": "SELECT f.kind, count(*) FROM TABLE f WHERE EXISTS (SELECT 1 FROM stores t WHERE t.id = f.k AND t.size > f.n) GROUP BY 1",
+    "in, limited": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k IN (SELECT id FROM stores ORDER BY id LIMIT 2) GROUP BY 1",
+    "in, computed": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k IN (SELECT id + 1 FROM stores WHERE region = 'north') GROUP BY 1",
+    "in, of two tables": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k IN (SELECT t.id FROM stores t JOIN twice w ON w.k = t.id) GROUP BY 1",
     "null-safe": "SELECT f.kind, count(*) FROM TABLE f JOIN twice t ON t.k IS NOT DISTINCT FROM f.k GROUP BY 1",
     "another beside": "SELECT f.kind, count(*) FROM TABLE f JOIN stores t ON t.id = f.k JOIN stores u ON u.id = t.size GROUP BY 1",
 }  # fmt: skip
 
 EITHER = {
+    "in and joined": "SELECT f.kind, sum(n) FROM TABLE f JOIN stores t ON t.id = f.k WHERE f.j IN (SELECT DISTINCT k FROM twice WHERE tag = 't') AND t.size = 10 GROUP BY 1",
     "full beside": "SELECT f.kind, count(*), sum(f.n) FROM TABLE f FULL JOIN days d ON d.day = f.j JOIN stores t ON t.id = f.k WHERE t.region = 'north' GROUP BY 1",
     "nullable side": "SELECT f.kind, count(*), count(d.label) FROM days d LEFT JOIN TABLE f ON d.day = f.j JOIN stores t ON t.id = f.k GROUP BY 1",
     "of a leaf": "SELECT f.kind, count(*) FROM TABLE f JOIN stores t ON t.id = f.k JOIN twice w ON w.k = t.id WHERE w.tag = 'v' GROUP BY 1",
@@ -185,10 +199,13 @@ EITHER = {
     "a constant key": "SELECT f.kind, count(*) FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.id = 2 GROUP BY 1",
     "false": "SELECT count(*) FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.region = 'north' AND false",
     "rolled up": "SELECT f.kind, f.j, count(*) FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.region = 'north' GROUP BY ROLLUP (1, 2)",
+    "in, twice the same": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k IN (SELECT id FROM stores WHERE size = 10) AND f.j IN (SELECT id FROM stores WHERE size = 10) GROUP BY 1",
+    "exists, without": "SELECT f.kind, count(*) FROM TABLE f WHERE EXISTS (SELECT 1 FROM stores t WHERE t.region = 'north') GROUP BY 1",
+    "exists, of the same names": "SELECT kind, count(*) FROM TABLE WHERE EXISTS (SELECT 1 FROM twice WHERE k = j) GROUP BY 1",
+    "in, named within": "SELECT kind, count(*) FROM TABLE WHERE k IN (SELECT k FROM twice WHERE tag = 't' AND j = 2) GROUP BY 1",
     "windowed": "SELECT f.kind, count(*), rank() OVER (ORDER BY count(*) DESC, f.kind) FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.size = 10 GROUP BY 1",
     "united": "SELECT f.kind, count(*) FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.size = 10 GROUP BY 1 UNION ALL SELECT t.region, count(*) FROM TABLE f JOIN stores t ON t.id = f.k GROUP BY 1",
     "a view of it": "WITH north AS (SELECT id FROM stores WHERE region = 'north') SELECT f.kind, count(*) FROM TABLE f JOIN north ON north.id = f.k GROUP BY 1",
-    "in": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k IN (SELECT id FROM stores WHERE region = 'north') GROUP BY 1",
     "distinct on": "SELECT DISTINCT ON (f.kind) f.kind FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.region = 'north' ORDER BY f.kind",
     "ordered aggregate": "SELECT string_agg(f.kind, ',' ORDER BY f.id) FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.region = 'north'",
     "lateral": "SELECT t.region, l.c FROM stores t, LATERAL (SELECT count(*) c FROM TABLE f JOIN days d ON d.day = f.j AND d.shift = f.k WHERE f.k >= t.id) l",
@@ -273,6 +290,16 @@ def test_random_statements_over_leaves(places, seed):
         )
     if "days d" in leaves:
         conditions.append(chance.choice(["d.day = f.j AND d.shift = f.k", "d.day = f.j"]))
+    if chance.random() < 0.4:
+        conditions.append(
+            chance.choice(
+                [
+                    "f.j IN (SELECT k FROM twice WHERE tag = 't')",
+                    "f.k IN (SELECT id FROM stores WHERE size > 5)",
+                    "EXISTS (SELECT 1 FROM stores x WHERE x.id = f.k AND x.region = 'south')",
+                ]
+            )
+        )
     if "twice w" in leaves:
         conditions.append(chance.choice(["w.k = f.k AND w.tag = 'v'", "w.k = f.j", "w.k = f.k"]))
     conditions += chance.sample(

@@ -93,26 +93,35 @@ class WideWriter(DirectedWriter):
         """Aggregates of one table that others only filter."""
         table = self.random.choice(self.world.tables)
         target = self._base([table])
-        sql, columns = target.sql, list(target.columns)
+        sql, columns, conditions = target.sql, list(target.columns), list[str]()
         for _ in range(self.random.choice((1, 1, 1, 2))):
             leaf = self._base(self._elsewhere(table) or self.world.tables)
             pair = self._pair(columns or target.columns, leaf.columns)
             if pair is None:
                 return None
-            on = [f"{pair[0].ref} = {pair[1].ref}"]
+            on, own = [f"{pair[0].ref} = {pair[1].ref}"], list[str]()
             if self.chance(0.7):
                 numbers = [column for column in leaf.columns if column.family == "int"]
-                on.append(self._simple_condition(numbers if self.chance(0.6) else leaf.columns))
-            sql += f" JOIN {leaf.sql} ON {' AND '.join(on)}"
+                own.append(self._simple_condition(numbers if self.chance(0.6) else leaf.columns))
+            form = self.pick({"join": 60, "in": 20, "exists": 20})
+            if form == "join":
+                sql += f" JOIN {leaf.sql} ON {' AND '.join(on + own)}"
+            elif form == "exists":
+                conditions.append(
+                    f"EXISTS (SELECT 1 FROM {leaf.sql} WHERE {' AND '.join(on + own)})"
+                )
+            else:
+                where = f" WHERE {own[0]}" if own else ""
+                conditions.append(f"{pair[0].ref} IN (SELECT {pair[1].ref} FROM {leaf.sql}{where})")
             if self.chance(0.9):
                 columns = [column for column in columns if column.ref != pair[0].ref]
-        return self._aggregated(From(sql, columns or target.columns))
+        return self._aggregated(From(sql, columns or target.columns), conditions)
 
     def _counted(self, tables: Sequence[Table]) -> Query | None:
         source = self._tree([self._base([table]) for table in tables])
         return None if source is None else self._aggregated(source)
 
-    def _aggregated(self, source: From) -> Query:
+    def _aggregated(self, source: From, conditions: Sequence[str] = ()) -> Query:
         joined = {column.ref for column in source.joined}
         others = [column for column in source.columns if column.ref not in joined]
         grouped = self._some([*source.joined, *source.joined, *others], (0, 1, 1, 1, 2))
@@ -131,7 +140,10 @@ class WideWriter(DirectedWriter):
             targets.append(Col(total, "num", False))
         outputs, listed = self._named(targets, bare=False)
         usable = grouped if self.chance(0.5) else source.columns
-        where = f" WHERE {self._simple_condition(usable)}" if usable and self.chance(0.35) else ""
+        held = list(conditions)
+        if usable and self.chance(0.35):
+            held.append(self._simple_condition(usable))
+        where = f" WHERE {' AND '.join(f'({each})' for each in held)}" if held else ""
         having = ""
         if self.chance(0.25):
             counted = self.random.choice(targets)
