@@ -73,8 +73,9 @@ def test_an_input_is_the_same_each_time(recordings):
 
 def test_what_breaks_is_shown_with_the_way_to_have_it_again(recordings, monkeypatch):
     def describe(self, raw):
-        if raw[5] == ord("S"):  # no look at whether there is one
-            self._conversation.sent(requests._DESCRIBE_STATEMENT)
+        of_statement = raw[5] == ord("S")  # no look at whether there is such a byte
+        described = requests._DESCRIBE_STATEMENT if of_statement else requests._DESCRIBE_PORTAL
+        self._conversation.sent(described)
         return raw
 
     monkeypatch.setitem(requests._LOOK, ord("D"), describe)

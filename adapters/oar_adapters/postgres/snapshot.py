@@ -131,8 +131,8 @@ class PostgresSnapshot:
     async def _are_few(self, asked: Query) -> bool:
         """Tell whether rows are likely to be no more than `WHOLE_ROWS`, and to come faster as one.
 
-        Those that keys find are, those that are expected to be, and groups that workers make: to
-        ask about these costs a round trip, which it pays for large tables only.
+        Those that keys find are; of large tables those that are expected to be, and groups that
+        workers make: to ask about these costs a round trip.
         """
         if self._may_be_wide(asked):
             return False
@@ -140,8 +140,8 @@ class PostgresSnapshot:
             return sum(map(len, keys)) >= PACKED_FROM
         if isinstance(asked, Scan) and asked.table.derived is None and not asked.counted:
             # Rows, whose number is not small because they are groups.
-            return asked.expected is not None and PACKED_FROM <= asked.expected <= WHOLE_ROWS
-        if all(table.row_estimate < WORKERS_FROM_ROWS for table in _tables_of(asked)):
+            return _is_large(asked) and PACKED_FROM <= (asked.expected or 0) <= WHOLE_ROWS
+        if not _is_large(asked):
             return False
         plan = await self._plan(asked)
         return plan["Plan Rows"] <= WHOLE_ROWS and _has_workers(plan)
@@ -339,6 +339,10 @@ def _tables_of(asked: Query) -> tuple[Table, ...]:
     return tuple(
         t for table in parts for t in (table.derived.tables if table.derived else (table,))
     )
+
+
+def _is_large(asked: Query) -> bool:
+    return any(table.row_estimate >= WORKERS_FROM_ROWS for table in _tables_of(asked))
 
 
 def _has_workers(node: Mapping[str, Any]) -> bool:
