@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, nullcontext, suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final, TypeGuard
 
 import asyncpg
@@ -98,8 +98,8 @@ class PostgresSnapshot:
         self._other: Connection | None = None
         self._beside = AsyncExitStack()
         self._ahead: set[asyncio.Task[Batch]] = set()
-        self._turn = asyncio.Lock()
-        """Blocks are read ahead, so a query may come while the connection is still busy."""
+        self._turn, self._others_turn = asyncio.Lock(), asyncio.Lock()
+        """Blocks are read ahead, so a query may come while a connection is still busy."""
 
     async def close(self) -> None:
         """Stop what is read ahead, and give a second connection back."""
@@ -307,7 +307,7 @@ class PostgresSnapshot:
     ) -> list[asyncpg.Record]:
         """Run a query; ``types`` are those that its last columns have to have."""
         portal = connection.portal(text, arguments)
-        async with self._turn if connection is self._connection else nullcontext():
+        async with self._turn if connection is self._connection else self._others_turn:
             with translated("running a query"):
                 sent = await portal.open(left(self._deadline))
                 _check_types(sent[len(sent) - len(types) :], types)
