@@ -25,10 +25,11 @@ ALIKE: Final = frozenset(
 )
 """Types of keys, without modifiers, that are equal where their bytes are."""
 
-_CLAUSES: Final = [
-    *("targetList", "fromClause", "whereClause", "distinctClause", "groupClause", "havingClause"),
-    *("windowClause", "valuesLists", "limitOffset", "limitCount", "lockingClause", "withClause"),
-]
+_PICKING: Final = (
+    *("groupClause", "havingClause", "windowClause", "valuesLists", "limitOffset", "limitCount"),
+    *("lockingClause", "withClause"),
+)
+"""Clauses by which a query gives other rows than those that its conditions keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +246,9 @@ def _equates_columns(condition: Any) -> bool:
 
 def _reads_one_table(query: Any) -> bool:
     """Tell whether a query gives plain columns, or constants, of the rows of a table it keeps."""
-    kept = {"targetList", "fromClause", "whereClause", "distinctClause"}
     return (
-        all(getattr(query, name) is None or name in kept for name in _CLAUSES)
+        all(getattr(query, name) is None for name in _PICKING)
+        and query.distinctClause in (None, (None,))  # DISTINCT ON picks rows
         and query.op == enums.SetOperation.SETOP_NONE
         and [type(item) for item in query.fromClause or ()] == [ast.RangeVar]
         and all(

@@ -79,7 +79,6 @@ class Step:
     scan: Scan
     edges: tuple[UsedEdge, ...] = ()
     denied: tuple[tuple[KeyEdge, EdgeVerdict], ...] = ()
-    estimate: float = 0.0
     kept: tuple[str, ...] = ()
     """Conditions on the scan that stay for the hub."""
     unreduced: tuple[str, ...] = ()
@@ -93,6 +92,11 @@ class Step:
     they go to. It holds if all of them travel, and each row of a joined leaf has one of its own."""
     apart: Scan | None = None
     """What is asked for where that does not hold."""
+
+    @property
+    def estimate(self) -> float:
+        """The rows that are expected."""
+        return self.scan.expected or 0.0
 
     @property
     def all_edges(self) -> tuple[UsedEdge, ...]:
@@ -385,7 +389,6 @@ class _Planner:
             scan=scan if how is None else how.scan(scan),
             edges=self._used(chosen.edges, holder),
             denied=tuple(dict.fromkeys(self.edges.denied(into, holder))),
-            estimate=expected,
             kept=kept,
             unreduced=self._unreduced(occurrence.number),
             stage=chosen.stage,

@@ -182,6 +182,7 @@ APART = {
     "in, or else": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k IN (SELECT id FROM stores WHERE region = 'north') OR f.n = 0 GROUP BY 1",
     "exists, aggregated": "SELECT f.kind, count(*) FROM TABLE f WHERE EXISTS (SELECT count(*) FROM stores t WHERE t.id = f.k AND t.region = 'north') GROUP BY 1",
     "exists, compared with more": "SELECT f.kind, count(*) FROM TABLE f WHERE EXISTS (SELECT 1 FROM stores t WHERE t.id = f.k AND t.size > f.n) GROUP BY 1",
+    "in, the first of each": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k IN (SELECT DISTINCT ON (tag) k FROM twice ORDER BY tag, k DESC NULLS LAST) GROUP BY 1",
     "in, limited": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k IN (SELECT id FROM stores ORDER BY id LIMIT 2) GROUP BY 1",
     "in, computed": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k IN (SELECT id + 1 FROM stores WHERE region = 'north') GROUP BY 1",
     "in, of two tables": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k IN (SELECT t.id FROM stores t JOIN twice w ON w.k = t.id) GROUP BY 1",
