@@ -284,8 +284,8 @@ class _Planner:
         self.conditions = {number: self._split(number) for number in self.scanned}
         self.first = self._first_rows()
         self.counted = dict(self._counted())
-        filtered = reading is not None and self.first is None
-        self.targets = leaves.targets(statement) if filtered else {}
+        relayed = self.candidates and self.first is None
+        self.targets = leaves.targets(statement) if relayed else {}
 
     def ordered(self, *, full: bool) -> Ordered:
         """Choose the order, and what reduces what."""
