@@ -156,7 +156,6 @@ async def open_application(
         async with admin.connection() as connection:
             await _check_room(connection, settings.listen)
             await ledgers.install(connection)
-            await inforce.install(connection)
         await inforce.record(admin, inforce.proxy_name(settings.listen), policies)
         await set_defaults(
             admin,

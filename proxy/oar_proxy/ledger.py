@@ -32,6 +32,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from oar_proxy.chain import Body, Chain, Entry
 from oar_proxy.errors import LedgerUnavailable
+from oar_proxy.hub.bootstrap import changing
 from oar_proxy.writer import TIMEOUT, Writer, insert
 
 SUCCESS: Final = "00000"
@@ -42,6 +43,8 @@ Kind = Literal["sql", "question", "verified"]
 
 COMPILED: Final = "compiled"
 """The protocol of every statement, and of questions that one draft answers: no row is shown."""
+
+_BEFORE: Final = files("oar_proxy.hub").joinpath("ledger_before.sql").read_bytes()
 
 _OLD_TABLES: Final = ("asks", "steps", "disclosures", "step_outcomes", "ask_outcomes")
 
@@ -176,22 +179,15 @@ def digest(text: str) -> str:
 
 
 async def install(connection: psycopg.AsyncConnection[TupleRow]) -> None:
-    """Create or bring up to date the ledger's table and views, in one transaction.
+    """Make the ledger ready to be written, in one transaction.
 
     ``connection`` is of the proxy's own role, to a hub that `hub.bootstrap` has set up. Safe to
     run again, and by several proxies at once. Entries of a hub that had a table for each kind
-    become the chain of one writer, which begins with an entry of kind ``before``.
+    become the chain of one writer, which begins with an entry of kind ``before``. Raises
+    ``HubError``.
     """
     async with connection.transaction():
-        # Two proxies that start at once must not both create.
-        await connection.execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended('oar ledger install', 0))"
-        )
-        cursor = await connection.execute("SELECT to_regclass('oar_internal.asks') IS NOT NULL")
-        ((has_old,),) = await cursor.fetchall()
-        if has_old:
-            await connection.execute("DROP VIEW IF EXISTS oar.asks, oar.steps, oar.disclosures")
-        await connection.execute(_script("ledger.sql"))
+        await changing(connection)
         await connection.execute(
             "DELETE FROM oar_internal.application_hours WHERE hour < now() - interval '31 days'"
         )
@@ -199,12 +195,10 @@ async def install(connection: psycopg.AsyncConnection[TupleRow]) -> None:
             "INSERT INTO oar_internal.ledger_key (key) VALUES (%s) ON CONFLICT DO NOTHING",
             (secrets.token_bytes(32),),
         )
+        cursor = await connection.execute("SELECT to_regclass('oar_internal.asks') IS NOT NULL")
+        ((has_old,),) = await cursor.fetchall()
         if has_old:
             await _take_over(connection)
-
-
-def _script(name: str) -> bytes:
-    return files("oar_proxy.hub").joinpath(name).read_bytes()
 
 
 async def _take_over(connection: psycopg.AsyncConnection[TupleRow]) -> None:
@@ -212,7 +206,7 @@ async def _take_over(connection: psycopg.AsyncConnection[TupleRow]) -> None:
     chain = Chain(uuid.uuid4())
     opening = chain.append("before", "1970-01-01T00:00:00.000000Z", {})
     async with connection.cursor(name="oar_ledger_before") as old:
-        await old.execute(_script("ledger_before.sql"))
+        await old.execute(_BEFORE)
         batch = [opening]
         while rows := await old.fetchmany(1000):
             for ask, steps, outcome in rows:

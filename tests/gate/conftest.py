@@ -10,7 +10,6 @@ from pathlib import Path
 import psycopg
 import pytest
 from oar_proxy import ledger
-from oar_proxy.hub import inforce
 from oar_proxy.hub.bootstrap import bootstrap, create_database
 from oar_proxy.hub.server import EmbeddedServer
 from oar_proxy.settings import HubSettings
@@ -44,7 +43,7 @@ class Hub:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """A database of its own with roles and schemas, and no ledger yet: how to connect to it."""
+        """A database of its own that is set up, with no key of a ledger yet: how to connect to it."""
         name = f"oar_{uuid.uuid4().hex[:12]}"
         conninfo = make_conninfo(self.conninfo, dbname=name)
         asyncio.run(_bootstrapped(conninfo, name))
@@ -69,7 +68,6 @@ async def _installed(conninfo: str) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
         for _ in range(2):
             await ledger.install(connection)
-            await inforce.install(connection)
 
 
 @pytest.fixture(scope="session")

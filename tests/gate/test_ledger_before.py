@@ -7,8 +7,11 @@ import psycopg
 import pytest
 from oar_proxy import ledger
 from oar_proxy.chain import Entry, Named, Verification
+from oar_proxy.hub.bootstrap import bootstrap
 
 FORMER = """
+DROP VIEW oar.asks, oar.steps, oar.disclosures;
+UPDATE oar_internal.version SET digest = NULL, release = NULL, version = 1;
 CREATE TABLE oar_internal.asks (ask uuid PRIMARY KEY, at timestamptz NOT NULL DEFAULT now(),
   principal text NOT NULL, statement text NOT NULL, kind text NOT NULL, route text NOT NULL,
   kappa integer, catalog_version text NOT NULL);
@@ -66,8 +69,9 @@ def _fill(conninfo):
 def test_what_was_on_the_ledger_is_on_it_once(former):
     async def install():
         async with await psycopg.AsyncConnection.connect(former, autocommit=True) as connection:
-            await ledger.install(connection)
-            await ledger.install(connection)
+            for _ in range(2):
+                await bootstrap(connection, embedded=True)
+                await ledger.install(connection)
         async with ledger.Ledger(former):
             pass
 

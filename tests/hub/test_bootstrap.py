@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
+from pathlib import Path
 
 import psycopg
 import psycopg.conninfo
 import pytest
-from oar_proxy.hub.access import open_hub
+from oar_proxy import ledger
+from oar_proxy.hub import bootstrap
+from oar_proxy.hub.access import admin_pool, open_hub
 from oar_proxy.hub.address import HubError
-from oar_proxy.hub.bootstrap import VERSION
+from oar_proxy.hub.publication import publish, publishing
 from oar_proxy.settings import HubSettings
 
 
@@ -90,24 +94,143 @@ def test_setting_up_again_changes_nothing(hub, admin):
     before = admin.execute("SELECT xmin, oid FROM pg_proc ORDER BY oid").fetchall()
     open_and_close(hub.conninfo)
     assert admin.execute("SELECT xmin, oid FROM pg_proc ORDER BY oid").fetchall() == before
-    assert admin.execute("TABLE oar_internal.version").fetchall() == [(VERSION,)]
+    told = admin.execute("SELECT release, digest FROM oar_internal.version").fetchall()
+    assert told == [(bootstrap.RELEASE, bootstrap.DIGEST)]
 
 
-def test_an_older_hub_is_brought_up(hub, admin):
-    admin.execute("UPDATE oar_internal.version SET version = 0; DROP FUNCTION public.oar_ask")
-    open_and_close(hub.conninfo)
-    assert admin.execute("SELECT to_regprocedure('oar_ask(text)') IS NOT NULL").fetchone() == (
-        True,
-    )
+def test_the_digest_is_of_all_that_a_hub_is_set_up_with(hub):
+    """Whatever SQL there is beside these files is of a hub that is set up already."""
+    folder = Path(bootstrap.__file__).parent
+    assert {path.name for path in folder.glob("*.sql")} == {
+        *("bootstrap.sql", "inforce.sql", "ledger.sql"),
+        "ledger_before.sql",  # reads what a former ledger left
+    }
+    for module in folder.parent.rglob("*.py"):
+        made = re.findall(
+            r"CREATE (?:OR REPLACE )?(?:FUNCTION|VIEW|TRIGGER|TABLE)[A-Z ]* (oar\w*\.\w+)",
+            module.read_text(),
+        )
+        assert made == []
 
 
-def test_a_newer_hub_is_left_alone(hub, admin):
-    admin.execute("UPDATE oar_internal.version SET version = version + 1")
-    try:
-        with pytest.raises(HubError, match="set up by a newer oar"):
-            open_and_close(hub.conninfo)
-    finally:
-        admin.execute("UPDATE oar_internal.version SET version = version - 1")
+@pytest.fixture
+def of_its_own(fresh_database):
+    """The DSN of a hub that one test may spoil."""
+    dsn = fresh_database()
+    open_and_close(dsn)
+    return dsn
+
+
+def functions(dsn):
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(
+            "SELECT oid::regprocedure::text, prosrc, proacl::text FROM pg_proc"
+            " WHERE pronamespace IN ('oar_internal'::regnamespace, 'public'::regnamespace)"
+            " ORDER BY 1"
+        ).fetchall()
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        f"digest = 'of another text', release = '{bootstrap.RELEASE}'",
+        "digest = 'of another text', release = '0.0.9'",
+        "digest = NULL, release = NULL, version = 4",
+        None,
+    ],
+)
+def test_a_hub_that_was_set_up_otherwise_is_set_up_anew(of_its_own, version):
+    before = functions(of_its_own)
+    with psycopg.connect(of_its_own) as connection:
+        connection.execute("DROP FUNCTION public.oar_ask, oar_internal.session_state")
+        connection.execute(
+            "DELETE FROM oar_internal.version"
+            if version is None
+            else f"UPDATE oar_internal.version SET {version}"
+        )
+    assert functions(of_its_own) != before
+    open_and_close(of_its_own)
+    assert functions(of_its_own) == before
+
+
+def test_a_hub_of_before_there_was_a_digest_is_set_up_anew(of_its_own):
+    with psycopg.connect(of_its_own) as connection:
+        connection.execute(
+            "DROP TABLE oar_internal.version; DROP VIEW oar.policies;"
+            "CREATE TABLE oar_internal.version (version integer NOT NULL);"
+            "INSERT INTO oar_internal.version VALUES (4)"
+        )
+    open_and_close(of_its_own)
+    with psycopg.connect(of_its_own) as connection:
+        assert connection.execute("TABLE oar.policies").fetchall() == []
+        # What an oar of then reads: higher than its own number, so it does not touch the hub.
+        assert connection.execute("SELECT version FROM oar_internal.version").fetchone() == (5,)
+
+
+def test_what_a_newer_oar_set_up_otherwise_is_not_undone(of_its_own):
+    with psycopg.connect(of_its_own, autocommit=True) as connection:
+        connection.execute(
+            "UPDATE oar_internal.version SET release = '99.0rc1', digest = 'its own'"
+        )
+        connection.execute("DROP FUNCTION public.oar_ask")
+        with pytest.raises(HubError, match=r"set up by a newer oar \(99.0rc1; this is"):
+            open_and_close(of_its_own)
+        assert connection.execute("SELECT to_regproc('oar_ask')").fetchone() == (None,)
+
+
+def test_a_newer_oar_that_needs_nothing_else_is_not_in_the_way(of_its_own):
+    with psycopg.connect(of_its_own) as connection:
+        connection.execute("UPDATE oar_internal.version SET release = '99.0'")
+    assert open_and_close(of_its_own).database
+    with psycopg.connect(of_its_own) as connection:
+        assert connection.execute("SELECT release FROM oar_internal.version").fetchone() == (
+            "99.0",
+        )
+
+
+def test_a_proxy_that_runs_does_not_undo_what_another_oar_has_set_up(of_its_own, catalog, table):
+    """It goes on with what it has published, and says why nothing new is."""
+    one = catalog([(("logistics", "logistics"), [table("deliveries", ("id", "integer"))])])
+
+    async def run():
+        async with (
+            open_hub(HubSettings(dsn=of_its_own)) as address,
+            admin_pool(address, size=1) as pool,
+        ):
+            async with pool.connection() as connection:
+                await connection.execute(
+                    "UPDATE oar_internal.version SET release = '99.0', digest = 'its own'"
+                )
+            with pytest.raises(HubError, match=r"set up by oar 99\.0 since this one") as told:
+                async with publishing(pool) as connection:
+                    await publish(connection, one)
+            assert "start it with that version" in told.value.hint
+            with pytest.raises(HubError, match="since this one"):
+                async with pool.connection() as connection:
+                    await ledger.install(connection)
+            async with pool.connection() as connection:
+                cursor = await connection.execute("SELECT count(*) FROM oar_internal.published")
+                return await cursor.fetchone()
+
+    assert asyncio.run(run()) == (0,)
+
+
+def test_setting_up_waits_for_no_client_where_there_is_nothing_to_do(hub, client_conninfo):
+    """Replacing a view waits for every transaction that has read it."""
+    with psycopg.connect(client_conninfo) as reader:
+        reader.execute("SELECT FROM oar.tables, oar.asks, oar.policies")
+
+        async def start():
+            async with (
+                asyncio.timeout(20),
+                open_hub(HubSettings(dsn=hub.conninfo)) as address,
+                admin_pool(address, size=1) as pool,
+                pool.connection() as connection,
+            ):
+                await ledger.install(connection)
+            return True
+
+        assert asyncio.run(start())
 
 
 def test_several_proxies_may_start_at_once(fresh_database):

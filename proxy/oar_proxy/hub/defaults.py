@@ -13,7 +13,7 @@ import structlog
 from psycopg import sql
 
 from oar_proxy.hub.access import AdminPool
-from oar_proxy.hub.bootstrap import HUB_LOCK
+from oar_proxy.hub.bootstrap import alone
 
 _PRESENT = """
 SELECT EXISTS (
@@ -34,7 +34,7 @@ async def set_defaults(admin: AdminPool, values: Mapping[str, str]) -> None:
     async with admin.connection() as connection:
         try:
             async with connection.transaction():
-                await connection.execute("SELECT pg_advisory_xact_lock(%s)", (HUB_LOCK,))
+                await alone(connection)
                 written = [f"{name}={value}" for name, value in values.items()]
                 cursor = await connection.execute(_PRESENT, (written,))
                 (present,) = await cursor.fetchone() or (False,)

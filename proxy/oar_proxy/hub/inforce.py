@@ -1,7 +1,7 @@
 """Which policies are in force: what each proxy says in the hub, for auditors to read.
 
-View ``oar.policies`` has a row for each owner of each proxy. A file that cannot be read changes
-nothing of what is in force, and stands there with its time and place.
+View ``oar.policies``, which ``inforce.sql`` makes, has a row for each owner of each proxy. A file
+that cannot be read changes nothing of what is in force, and stands there with its time and place.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 import psycopg
 from oar_policies.model import Policy
@@ -18,33 +17,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
 from oar_proxy.hub.access import AdminPool
-from oar_proxy.hub.bootstrap import HUB_LOCK
 from oar_proxy.settings import Listen
-
-_INSTALL: Final = """
-CREATE TABLE IF NOT EXISTS oar_internal.policies (
-  proxy text NOT NULL,
-  owner text NOT NULL,
-  digest text NOT NULL,
-  source text NOT NULL,
-  since timestamptz NOT NULL DEFAULT now(),
-  PRIMARY KEY (proxy, owner)
-);
-CREATE TABLE IF NOT EXISTS oar_internal.policy_readings (
-  proxy text PRIMARY KEY,
-  read_at timestamptz,
-  failed_at timestamptz,
-  failure text
-);
-REVOKE ALL ON oar_internal.policies, oar_internal.policy_readings FROM PUBLIC;
-CREATE OR REPLACE VIEW oar.policies WITH (security_barrier) AS
-SELECT p.proxy, p.owner, p.digest AS policy, p.source, p.since, r.read_at, r.failed_at, r.failure
-FROM oar_internal.policies AS p
-JOIN oar_internal.policy_readings AS r USING (proxy)
-WHERE (SELECT pg_has_role(session_user, 'oar_auditor', 'MEMBER'));
-GRANT SELECT ON oar.policies TO oar_client, oar_auditor;
-COMMENT ON VIEW oar.policies IS 'policies in force, and the last time they could not be read';
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +31,6 @@ class Failure:
 def proxy_name(listen: Listen) -> str:
     """Return what a proxy is called in the view: its machine, and the port it is to listen on."""
     return f"{socket.gethostname()}:{listen.port}"
-
-
-async def install(connection: AsyncConnection[TupleRow]) -> None:
-    """Create tables and view, in one transaction. Safe to run again, and by several proxies."""
-    async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock(%s)", (HUB_LOCK,))
-        await connection.execute(_INSTALL.encode())
 
 
 async def record(admin: AdminPool, proxy: str, policies: Mapping[str, Policy]) -> None:

@@ -1,5 +1,12 @@
--- The ledger. Idempotent; runs as the proxy's own role inside one transaction, in a hub that has its
--- roles and schemas already.
+-- The ledger. Runs after bootstrap.sql, in the same transaction.
+
+-- A hub that had a table for each kind of entry had other views of these names over them.
+DO $$
+BEGIN
+  IF pg_catalog.to_regclass('oar_internal.asks') IS NOT NULL THEN
+    DROP VIEW IF EXISTS oar.asks, oar.steps, oar.disclosures;
+  END IF;
+END $$;
 
 -- What an entry says is its body, canonical JSON, and that alone is what its hash covers. The other
 -- columns repeat parts of it, to be found by; `oar audit verify` compares them.

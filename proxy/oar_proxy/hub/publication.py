@@ -22,7 +22,7 @@ from psycopg.types.json import Jsonb
 from oar_proxy.catalog import Catalog, PublishedTable, TableName
 from oar_proxy.hub.access import AdminPool
 from oar_proxy.hub.address import HubError
-from oar_proxy.hub.bootstrap import HUB_LOCK
+from oar_proxy.hub.bootstrap import changing
 
 _LOCK_TIMEOUT: Final = "500ms"
 """Less than deadlock_timeout (1 s): publication gives way before a client could be the victim."""
@@ -63,7 +63,7 @@ async def publishing(
         async with pool.connection() as connection, connection.transaction(force_rollback=not keep):
             await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
             await connection.execute("SET LOCAL search_path = ''")
-            await connection.execute("SELECT pg_advisory_xact_lock(%s)", (HUB_LOCK,))
+            await changing(connection)
             yield connection
     except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
         raise PublicationBlocked(

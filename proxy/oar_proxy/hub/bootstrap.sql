@@ -1,0 +1,266 @@
+-- What every hub holds before anything is published: roles, schemas, functions, revocations. Runs
+-- as the proxy's own role, in one transaction, in a hub of any age: whatever older texts of this have
+-- made becomes what this one says. Client roles own nothing and may create nothing but temporary
+-- objects: they can leave nothing behind.
+
+-- Roles are the server's, not the database's: another hub may have made them.
+DO $$
+DECLARE
+    group_name text;
+BEGIN
+    FOREACH group_name IN ARRAY ARRAY['oar_client', 'oar_auditor', 'oar_planner'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = group_name) THEN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', group_name);
+        END IF;
+        IF pg_catalog.current_setting('is_superuser') = 'off' THEN
+            -- Creating a role does not by itself allow SET ROLE to it (PostgreSQL 16).
+            EXECUTE format('GRANT %I TO CURRENT_USER', group_name);
+        END IF;
+    END LOOP;
+    EXECUTE format('REVOKE ALL ON DATABASE %I FROM PUBLIC', pg_catalog.current_database());
+    EXECUTE format('GRANT CONNECT, TEMPORARY ON DATABASE %I TO oar_client, oar_auditor',
+                   pg_catalog.current_database());
+END $$;
+
+-- Each of these writes a large object, which would outlive the session that wrote it.
+DO $$
+DECLARE
+    writers constant text := concat_ws(', ',
+        'lo_create(oid)', 'lo_creat(integer)', 'lo_from_bytea(oid, bytea)', 'lo_import(text)',
+        'lo_import(text, oid)', 'lo_put(oid, bigint, bytea)', 'lo_truncate(integer, integer)',
+        'lo_truncate64(integer, bigint)', 'lo_unlink(oid)', 'lowrite(integer, bytea)');
+BEGIN
+    IF pg_catalog.current_setting('is_superuser') = 'on' THEN
+        EXECUTE 'REVOKE EXECUTE ON FUNCTION ' || writers || ' FROM PUBLIC';
+    ELSE
+        RAISE WARNING 'only a superuser can take large objects from clients'
+            USING HINT = 'as one, in the hub''s database: REVOKE EXECUTE ON FUNCTION '
+                         || writers || ' FROM PUBLIC';
+    END IF;
+END $$;
+
+CREATE SCHEMA IF NOT EXISTS oar;
+CREATE SCHEMA IF NOT EXISTS oar_internal;
+CREATE SCHEMA IF NOT EXISTS oar_plan;
+REVOKE ALL ON SCHEMA oar, oar_internal, oar_plan FROM PUBLIC;
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+GRANT USAGE ON SCHEMA public, oar TO oar_client, oar_auditor;
+GRANT USAGE ON SCHEMA oar_plan TO oar_planner;
+-- What the proxy asks a session, and what a guard is made of, are there for whatever role is set.
+GRANT USAGE ON SCHEMA oar_internal TO PUBLIC;
+COMMENT ON SCHEMA oar IS 'what is published, and the ledger';
+COMMENT ON SCHEMA oar_internal IS 'the proxy''s own: nothing to read here';
+COMMENT ON SCHEMA oar_plan IS 'empty tables to plan statements over: nothing to read here';
+
+CREATE OR REPLACE FUNCTION oar_internal.guard(schema_name text, table_name text)
+RETURNS SETOF record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $body$
+BEGIN
+    -- Text that the proxy cannot read comes here. Not every encoding has more than ASCII.
+    IF pg_catalog.current_setting('client_encoding') NOT IN ('UTF8', 'SQL_ASCII') THEN
+        RAISE EXCEPTION USING ERRCODE = '0A000',
+            MESSAGE = 'statement over owners'' tables not run: client_encoding is not UTF8',
+            HINT = 'SET client_encoding TO ''UTF8''';
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = '0A000',
+        MESSAGE = format('table "%s.%s" was reached by a statement form that the proxy does not '
+                         'evaluate', schema_name, table_name),
+        HINT = 'use it in a SELECT, a WITH, a COPY (SELECT ...) TO STDOUT, a cursor or a CREATE '
+               'TEMP TABLE AS, not inside a function or a DO block'
+               || CASE pg_catalog.current_setting('standard_conforming_strings') WHEN 'off'
+                  THEN '; backslashes in it need standard_conforming_strings' ELSE '' END;
+END $body$;
+
+CREATE OR REPLACE FUNCTION oar_internal.any_row()
+RETURNS SETOF record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $body$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'XX000', MESSAGE = 'a planning row source was executed';
+END $body$;
+
+-- Stable, so that a CTE that reads it is planned as one that reads a table.
+CREATE OR REPLACE FUNCTION oar_internal.any_table()
+RETURNS SETOF record LANGUAGE plpgsql STABLE PARALLEL UNSAFE AS $body$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'XX000', MESSAGE = 'a planning table was executed';
+END $body$;
+
+CREATE OR REPLACE FUNCTION oar_internal.view_definition(view oid)
+RETURNS text LANGUAGE sql STABLE SECURITY INVOKER SET search_path = '' AS $body$
+    SELECT pg_catalog.pg_get_viewdef(view, false)
+$body$;
+
+-- What the proxy asks a session about itself: a plan of its own each session, made once.
+CREATE OR REPLACE FUNCTION oar_internal.session_state(settings text[])
+RETURNS text LANGUAGE plpgsql STABLE SECURITY INVOKER
+SET plan_cache_mode = force_generic_plan AS $body$
+BEGIN
+    RETURN pg_catalog.json_build_object(
+        'principal', session_user,
+        'roles', ARRAY(SELECT r.rolname FROM pg_catalog.pg_roles r
+            WHERE r.oid >= 16384 AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')),
+        'search_path', ARRAY(SELECT pg_catalog.quote_ident(s)
+            FROM pg_catalog.unnest(pg_catalog.current_schemas(false)) AS s),
+        'settings', (SELECT pg_catalog.json_object_agg(s, pg_catalog.current_setting(s, true))
+            FROM pg_catalog.unnest(settings) AS s),
+        'transaction', CASE WHEN pg_catalog.current_setting('transaction_isolation')
+            IN ('repeatable read', 'serializable') THEN pg_catalog.now()::pg_catalog.text END
+    )::pg_catalog.text;
+END $body$;
+
+-- What names mean in the session; of published tables, whose schemas and names are given, no more
+-- than that. Without a search path of its own, since the session's is asked about.
+DROP FUNCTION IF EXISTS oar_internal.named(text[]);
+CREATE OR REPLACE FUNCTION oar_internal.named(names text[], schemas text[], tables text[])
+RETURNS text LANGUAGE plpgsql STABLE SECURITY INVOKER
+SET plan_cache_mode = force_generic_plan AS $body$
+BEGIN
+    RETURN (SELECT pg_catalog.json_agg(pg_catalog.json_build_object(
+        'number', u.number, 'schema', c.nspname, 'name', c.relname,
+        'described', CASE WHEN NOT EXISTS (
+            SELECT FROM ROWS FROM (pg_catalog.unnest(schemas), pg_catalog.unnest(tables))
+                AS p(schema, name) WHERE p.schema = c.nspname AND p.name = c.relname)
+        THEN pg_catalog.json_build_object(
+            'definition', CASE WHEN c.relkind = 'v' AND c.nspname NOT IN
+                ('pg_catalog', 'information_schema', 'oar')
+                THEN oar_internal.view_definition(c.oid) END,
+            'columns', (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.attname,
+                pg_catalog.format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
+                FROM pg_catalog.pg_attribute a
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+            'collates', EXISTS (SELECT FROM pg_catalog.pg_attribute a
+                JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT (l.collnamespace
+                    = 'pg_catalog'::pg_catalog.regnamespace AND l.collname IN
+                    ('default', 'C', 'POSIX', 'ucs_basic', 'pg_c_utf8'))))
+        END))
+        FROM ROWS FROM (pg_catalog.unnest(names)) WITH ORDINALITY AS u(name, number)
+        CROSS JOIN LATERAL (
+            -- By itself, so that it is found by its index and not by reading all there are.
+            SELECT c.oid, c.relname, c.relkind, n.nspname FROM pg_catalog.pg_class c
+            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+            WHERE c.oid = pg_catalog.to_regclass(u.name) OFFSET 0) AS c)::pg_catalog.text;
+END $body$;
+
+-- Waits until the proxy has what it asks elsewhere for the session; see hub/sentinel.py. How long
+-- that may take is the proxy's business, and the session's statement_timeout.
+CREATE OR REPLACE FUNCTION oar_internal.wait_for_proxy(key bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET lock_timeout = 0 SET client_min_messages = notice AS $body$
+BEGIN
+    RAISE NOTICE 'waiting';  -- to the proxy, which it leaves at once
+    PERFORM pg_catalog.pg_advisory_lock_shared(key);
+    PERFORM pg_catalog.pg_advisory_unlock_shared(key);
+END $body$;
+
+CREATE OR REPLACE FUNCTION public.oar_ask(question text)
+RETURNS SETOF record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $body$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = '0A000',
+        MESSAGE = 'the statement form was not recognised by the proxy',
+        HINT = 'write SELECT … FROM oar_ask(''the question''), with the question as a literal';
+END $body$;
+
+CREATE OR REPLACE FUNCTION public.oar_ask_json(question text)
+RETURNS SETOF jsonb LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $body$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = '0A000',
+        MESSAGE = 'the statement form was not recognised by the proxy',
+        HINT = 'write SELECT * FROM oar_ask_json(''the question'')';
+END $body$;
+
+CREATE OR REPLACE FUNCTION public.oar_explain(statement text)
+RETURNS TABLE ("QUERY PLAN" text) LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $body$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = '0A000',
+        MESSAGE = 'the statement form was not recognised by the proxy',
+        HINT = 'write SELECT * FROM oar_explain(''a question or a statement'')';
+END $body$;
+
+COMMENT ON FUNCTION public.oar_ask(text) IS 'the answer to a question in plain language';
+COMMENT ON FUNCTION public.oar_ask_json(text) IS
+    'the answer to a question in plain language, each row as JSON';
+COMMENT ON FUNCTION public.oar_explain(text) IS
+    'which owners a question or statement would ask, for what, and why';
+
+REVOKE ALL ON FUNCTION oar_internal.any_row(), oar_internal.any_table(),
+    public.oar_ask(text), public.oar_ask_json(text), public.oar_explain(text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION public.oar_ask(text), public.oar_ask_json(text),
+    public.oar_explain(text) TO oar_client;
+GRANT EXECUTE ON FUNCTION oar_internal.guard(text, text), oar_internal.view_definition(oid),
+    oar_internal.session_state(text[]), oar_internal.named(text[], text[], text[]),
+    oar_internal.wait_for_proxy(bigint) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION oar_internal.any_row(), oar_internal.any_table() TO oar_planner;
+
+CREATE TABLE IF NOT EXISTS oar_internal.published_schema (
+    name text PRIMARY KEY
+);
+CREATE TABLE IF NOT EXISTS oar_internal.published (
+    schema text NOT NULL,
+    name text NOT NULL,
+    position integer NOT NULL,
+    content jsonb NOT NULL,
+    PRIMARY KEY (schema, name)
+);
+
+CREATE OR REPLACE VIEW oar.tables AS
+    SELECT p.schema,
+           p.name,
+           ARRAY(SELECT o.owner
+                 FROM jsonb_array_elements_text(p.content->'owners')
+                      WITH ORDINALITY AS o(owner, place)
+                 ORDER BY o.place) AS owners,
+           jsonb_array_length(p.content->'owners') > 1 AS row_split,
+           p.content->>'comment' AS comment
+    FROM oar_internal.published AS p
+    ORDER BY p.position;
+
+CREATE OR REPLACE VIEW oar.columns AS
+    SELECT p.schema,
+           p.name AS table_name,
+           c.content->>'name' AS name,
+           c.place::integer AS position,
+           c.content->>'type' AS type,
+           (c.content->>'not_null')::boolean AS not_null,
+           c.content->>'comment' AS comment
+    FROM oar_internal.published AS p,
+         jsonb_array_elements(p.content->'columns') WITH ORDINALITY AS c(content, place)
+    ORDER BY p.position, c.place;
+
+CREATE OR REPLACE VIEW oar.owners AS
+    SELECT o.owner, count(*)::integer AS tables
+    FROM oar_internal.published AS p,
+         jsonb_array_elements_text(p.content->'owners') AS o(owner)
+    GROUP BY o.owner
+    ORDER BY o.owner;
+
+CREATE TABLE IF NOT EXISTS oar_internal.verified (
+    name text PRIMARY KEY,
+    content jsonb NOT NULL,
+    fault text
+);
+
+CREATE OR REPLACE VIEW oar.verified AS
+    SELECT v.name,
+           v.content->>'question' AS question,
+           ARRAY(SELECT pg_catalog.jsonb_array_elements_text(v.content->'phrasings'))
+               AS phrasings,
+           ARRAY(SELECT pg_catalog.jsonb_array_elements_text(v.content->'parameters'))
+               AS parameters,
+           'verified.' || pg_catalog.quote_ident(v.content->>'view') AS view,
+           v.content->>'reviewer' AS reviewer,
+           (v.content->>'reviewed')::date AS reviewed,
+           v.content->>'catalog_version' AS catalog_version,
+           v.fault IS NULL AS fits
+    FROM oar_internal.verified AS v
+    ORDER BY v.name;
+
+COMMENT ON VIEW oar.verified IS 'questions whose answers people have reviewed';
+COMMENT ON VIEW oar.tables IS 'published tables and the owners that hold their rows';
+COMMENT ON VIEW oar.columns IS 'columns of the published tables';
+COMMENT ON VIEW oar.owners IS 'owners and the number of tables each takes part in';
+GRANT SELECT ON oar.tables, oar.columns, oar.owners, oar.verified TO oar_client, oar_auditor;
+
+-- Which oar set the hub up, and with which text; the number is for those of before there was a text.
+CREATE TABLE IF NOT EXISTS oar_internal.version (version integer NOT NULL);
+ALTER TABLE oar_internal.version ADD COLUMN IF NOT EXISTS release text,
+    ADD COLUMN IF NOT EXISTS digest text;
+REVOKE ALL ON oar_internal.version FROM PUBLIC;
