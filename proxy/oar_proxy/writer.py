@@ -97,10 +97,17 @@ WHERE o.kind = 'open' AND o.body::json->'file'->>'first' = %(first)s
 ORDER BY e.entry
 """
 
-_ENDED: Final[LiteralString] = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE application_name = %s AND datname = current_database() AND pid <> pg_backend_pid()
+_FORMER: Final[LiteralString] = """
+FROM pg_stat_activity WHERE application_name = %s AND usename = current_user
+  AND datname = current_database() AND pid <> pg_backend_pid()
 """
+"""Connections of the same writer, and of nobody who only calls himself so."""
+
+_ENDS: Final = 2000
+"""Milliseconds that a connection gets to end in."""
+
+_HELD: Final[LiteralString] = "SELECT pg_try_advisory_lock(%s)"
+"""Says who runs, see :func:`lock_key`. It is nothing to wait for: any client may have taken it."""
 
 Connection = psycopg.AsyncConnection[TupleRow]
 
@@ -390,8 +397,10 @@ class Writer:
             "SELECT set_config('synchronous_commit', 'on', false)"
             " WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"
         )
-        await connection.execute(_ENDED, (name,))
-        await connection.execute("SELECT pg_advisory_lock(%s)", (lock_key(self._chain.writer),))
+        await connection.execute(f"SELECT pg_terminate_backend(pid, {_ENDS}) {_FORMER}", (name,))
+        if await (await connection.execute(f"SELECT 1 {_FORMER}", (name,))).fetchone():
+            raise TimeoutError("a former connection to the ledger does not end")
+        await connection.execute(_HELD, (lock_key(self._chain.writer),))
         try:
             await self._resume(connection)
         except _ChainLost:
@@ -434,7 +443,7 @@ class Writer:
         self._chain = Chain(uuid.uuid4())
         self._durable = self._chain.head
         self._unflushed, self._to_name = [], []
-        await connection.execute("SELECT pg_advisory_lock(%s)", (lock_key(self._chain.writer),))
+        await connection.execute(_HELD, (lock_key(self._chain.writer),))
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

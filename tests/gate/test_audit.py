@@ -284,7 +284,7 @@ def test_heads_are_printed_to_be_kept_and_held_against_later(book):
     assert any("heads.json" in fault["text"] for fault in faults)
 
 
-def test_a_chain_that_nobody_closed_and_nobody_writes_is_said(book):
+def test_a_chain_that_nobody_closed_and_nobody_writes_is_said(book, hub):
     assert book.verify()["open"] == []
     last = book.entries()[-1]
     assert json.loads(last.body)["kind"] == "close"
@@ -292,6 +292,11 @@ def test_a_chain_that_nobody_closed_and_nobody_writes_is_said(book):
     assert book.verify()["open"] == [str(last.writer)]
     told = f"writer {last.writer} ends with entry {last.number - 1}, which does not close its chain"
     assert told in book.run("verify", "--config", "oar.yaml")
+    # Any client may take any lock, and is no proxy for that.
+    dsn = make_conninfo(book.conninfo, user=hub.user(), password="x")
+    with psycopg.connect(dsn) as client:
+        client.execute("SELECT pg_advisory_lock(%s)", (writer.lock_key(last.writer),))
+        assert book.verify()["open"] == [str(last.writer)]
 
     async def while_it_runs():
         async with Ledger(book.conninfo) as one:

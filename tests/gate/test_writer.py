@@ -273,3 +273,39 @@ def test_a_proxy_whose_chain_is_not_as_it_wrote_it_begins_another(own_hub, chang
     ((writer_after,),) = own_hub.execute(writers, after.id)
     assert (writer_after,) not in own_hub.execute(writers, former.id)
     assert kind in {fault.kind for fault in verify(own_hub).faults}
+
+
+def test_a_client_that_takes_a_writers_name_and_lock_is_not_in_its_way(own_hub):
+    """Both are there to be seen, in pg_stat_activity and pg_locks."""
+
+    async def work():
+        async with Ledger(own_hub.conninfo) as book:
+            await answer(book)
+            ((name, key),) = own_hub.execute(
+                "SELECT a.application_name, (l.classid::int8 << 32) | l.objid::int8"
+                " FROM pg_stat_activity AS a JOIN pg_locks AS l USING (pid)"
+                " WHERE a.application_name LIKE 'oar ledger%' AND l.locktype = 'advisory'"
+                " AND a.datname = current_database()"
+            )
+            user = own_hub.user()
+            with own_hub.as_user(user) as client:
+                client.execute("SELECT set_config('application_name', %s, false)", (name,))
+                queue = asyncio.create_task(
+                    asyncio.to_thread(client.execute, "SELECT pg_advisory_lock(%s)", (key,))
+                )
+                waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+                await until(lambda: own_hub.execute(waits) == [(1,)])
+                own_hub.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE application_name = %s AND usename <> %s",
+                    *(name, user),
+                )
+                await queue
+                with pytest.raises(LedgerUnavailable):
+                    await answer(book)
+                async with asyncio.timeout(5):
+                    await answer(book)
+                assert client.execute("SELECT 1").fetchone() == (1,)
+
+    asyncio.run(work())
+    assert verify(own_hub).faults == []

@@ -252,6 +252,35 @@ def test_a_denied_column_does_not_exist(proxy):
     assert visible == [("id",), ("k",)]
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TEMP VIEW mine AS SELECT * FROM oar_internal.guard('shop', 'a') AS t(id int, v int)",
+        "CREATE TEMP VIEW mine AS SELECT /* oar 1 */ 1 AS id, 2 AS v"
+        " FROM oar_internal.guard('shop', 'a') AS t(id bigint, k bigint, v bigint)",
+        "CREATE FUNCTION pg_temp.mine() RETURNS TABLE (id bigint, v bigint) LANGUAGE plpgsql"
+        " SECURITY DEFINER AS $$ BEGIN RETURN QUERY SELECT t.id, t.v"
+        " FROM oar_internal.guard('shop', 'a') AS t(id bigint, v bigint); END $$;"
+        " CREATE TEMP VIEW mine AS SELECT * FROM pg_temp.mine()",
+    ],
+    ids=["columns", "number", "function"],
+)
+def test_a_guard_of_a_clients_own_making_opens_nothing(proxy, made):
+    """Its function may be called by anybody: as another table it is no table."""
+    client = proxy({"north": "version: 1\ntables: {a: {deny_columns: [v]}}\n"})
+    client.execute(made.encode())
+    for query in (
+        "SELECT * FROM mine",
+        "SELECT mine.v, b.w FROM mine, shop.b",
+        "SELECT * FROM oar_internal.guard('shop', 'a') AS t(id bigint, v bigint)",
+        "SELECT b.w FROM shop.b JOIN oar_internal.guard('shop', 'a') AS t(k bigint, v bigint) USING (k)",
+        "CREATE TEMP TABLE kept AS SELECT v FROM mine",
+    ):
+        with pytest.raises(psycopg.errors.FeatureNotSupported):
+            client.execute(query.encode())
+    assert client.execute("SELECT owner FROM oar.steps WHERE owner = 'north'").fetchall() == []
+
+
 def test_the_proxys_own_limits_bind(proxy, owners):
     client = proxy(dict.fromkeys(("north", "south"), owners.ALLOW), Limits(max_rows=3))
     with pytest.raises(psycopg.errors.ProgramLimitExceeded) as refused:

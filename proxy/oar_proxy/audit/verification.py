@@ -23,12 +23,13 @@ _COLUMNS: Final = ("at", "kind", "ask", "step", "principal")
 _FETCHED: Final = 2000
 
 _RUNNING: Final[LiteralString] = """
-SELECT (classid::bigint << 32) | objid::bigint
-FROM pg_catalog.pg_locks
-WHERE locktype = 'advisory' AND objsubid = 1 AND granted
-  AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+SELECT (l.classid::bigint << 32) | l.objid::bigint
+FROM pg_catalog.pg_locks AS l
+JOIN pg_catalog.pg_stat_activity AS a USING (pid)
+WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND a.datname = current_database()
+  AND has_table_privilege(a.usesysid, 'oar_internal.entries', 'INSERT')
 """
-"""The locks that writers hold while they run."""
+"""The locks that writers hold while they run. Clients, who may take any lock, are none."""
 
 NOWHERE: Final = uuid.UUID(int=0)
 """The writer of a fault that is of none: a line that is no entry."""

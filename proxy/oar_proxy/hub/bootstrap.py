@@ -40,8 +40,8 @@ DIGEST: Final = hashlib.sha256(b"".join(SCRIPTS)).hexdigest()
 RELEASE: Final = version("oar")
 """Says which of two that need a hub differently is the newer one."""
 
-_HUB_LOCK: Final = 0x6F617200
-"""Advisory lock key: one proxy at a time changes what a hub holds."""
+_FIRST_LOCK: Final = 0x6F617200
+"""Advisory lock key: one proxy at a time sets up a hub that nobody else has reached yet."""
 
 _FIRST_WITH_DIGEST: Final = 5
 """Up to 4, a number counted the changes; a proxy of then takes a higher one for a newer oar's."""
@@ -115,8 +115,15 @@ async def bootstrap(connection: AsyncConnection[TupleRow], *, embedded: bool) ->
 
 
 async def alone(connection: AsyncConnection[TupleRow]) -> None:
-    """Wait until no other proxy changes the hub; none does until the transaction ends."""
-    await connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (_HUB_LOCK,))
+    """Wait until no other proxy changes the hub; none does until the transaction ends.
+
+    By the lock of a table that clients have no right to, since every client may take an advisory
+    lock, and keep it.
+    """
+    if not await _is_set_up(connection):
+        await connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (_FIRST_LOCK,))
+    if await _is_set_up(connection):
+        await connection.execute("LOCK TABLE oar_internal.version IN EXCLUSIVE MODE")
 
 
 async def changing(connection: AsyncConnection[TupleRow]) -> None:
@@ -148,12 +155,16 @@ class _Found:
         return self.digest is not None and Version(self.release) > Version(RELEASE)
 
 
-async def _found(connection: AsyncConnection[TupleRow]) -> _Found | None:
+async def _is_set_up(connection: AsyncConnection[TupleRow]) -> bool:
     cursor = await connection.execute(
         "SELECT pg_catalog.to_regclass('oar_internal.version') IS NOT NULL"
     )
     ((known,),) = await cursor.fetchall()
-    if not known:
+    return bool(known)
+
+
+async def _found(connection: AsyncConnection[TupleRow]) -> _Found | None:
+    if not await _is_set_up(connection):
         return None
     cursor = await connection.execute(
         "SELECT v->>'release', v->>'digest'"

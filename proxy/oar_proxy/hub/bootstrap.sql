@@ -62,7 +62,7 @@ BEGIN
             HINT = 'SET client_encoding TO ''UTF8''';
     END IF;
     RAISE EXCEPTION USING ERRCODE = '0A000',
-        MESSAGE = format('table "%s.%s" was reached by a statement form that the proxy does not '
+        MESSAGE = pg_catalog.format('table "%s.%s" was reached by a statement form that the proxy does not '
                          'evaluate', schema_name, table_name),
         HINT = 'use it in a SELECT, a WITH, a COPY (SELECT ...) TO STDOUT, a cursor or a CREATE '
                'TEMP TABLE AS, not inside a function or a DO block'
@@ -141,14 +141,33 @@ BEGIN
 END $body$;
 
 -- Waits until the proxy has what it asks elsewhere for the session; see hub/sentinel.py. How long
--- that may take is the proxy's business, and the session's statement_timeout.
+-- that may take is the proxy's business, and the session's statement_timeout. Any client can see the
+-- lock and queue for it, too: once a second it is looked at whether one still holds it that may write
+-- the ledger, as the proxy does.
 CREATE OR REPLACE FUNCTION oar_internal.wait_for_proxy(key bigint)
 RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET lock_timeout = 0 SET client_min_messages = notice AS $body$
+SET lock_timeout = '1s' SET client_min_messages = notice AS $body$
 BEGIN
     RAISE NOTICE 'waiting';  -- to the proxy, which it leaves at once
-    PERFORM pg_catalog.pg_advisory_lock_shared(key);
-    PERFORM pg_catalog.pg_advisory_unlock_shared(key);
+    LOOP
+        BEGIN
+            PERFORM pg_catalog.pg_advisory_lock_shared(key);
+            PERFORM pg_catalog.pg_advisory_unlock_shared(key);
+            RETURN;
+        EXCEPTION WHEN lock_not_available THEN
+            IF NOT EXISTS (
+                SELECT FROM pg_catalog.pg_locks AS l
+                JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+                WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
+                  AND l.mode = 'ExclusiveLock' AND a.datname = pg_catalog.current_database()
+                  AND (l.classid::pg_catalog.int8 << 32) | l.objid::pg_catalog.int8 = key
+                  AND pg_catalog.has_table_privilege(
+                      a.usesysid, pg_catalog.to_regclass('oar_internal.entries'), 'INSERT')
+            ) THEN
+                RETURN;
+            END IF;
+        END;
+    END LOOP;
 END $body$;
 
 CREATE OR REPLACE FUNCTION public.oar_ask(question text)
