@@ -52,6 +52,7 @@ from oar_proxy.settings import (
     LedgerSettings,
     Listen,
     Settings,
+    strangers,
 )
 from oar_proxy.tls import open_certificate
 from oar_proxy.verified.answers import VerifiedAnswers, configured_answers
@@ -141,6 +142,8 @@ async def open_application(
     its tables are published as soon as it can be.
     """
     report: Progress = on_event or (lambda _: None)
+    for told in strangers():
+        log.warning(told)
     policies = configured_policies(settings)
     answers = configured_answers(settings)
     certificate = open_certificate(settings.listen)

@@ -113,9 +113,6 @@ async def _hub(settings: Settings) -> list[str]:
             return await _not_reloaded(connection, settings)
     except HubError as error:
         return [error.message]
-    except psycopg.ProgrammingError:
-        # libpq's own text quotes the connection string.
-        return ["hub.dsn is not a PostgreSQL connection string"]
     except psycopg.OperationalError as error:
         return [f"hub: {' '.join(str(error).split())}"]
     except TimeoutError:

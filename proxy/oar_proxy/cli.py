@@ -153,9 +153,11 @@ def explain(
 def check(config: Config) -> None:
     """Check the configuration, the policies and the owners, starting nothing."""
     from oar_proxy import check as checking
-    from oar_proxy.settings import load
+    from oar_proxy.settings import load, strangers
 
     report = run(checking.examine(load(config)))
+    for told in strangers():
+        typer.echo(f"warning: {told}", err=True)
     checking.print_report(report)
     if not report.sound:
         fail("the check found faults", None, FAULTS)

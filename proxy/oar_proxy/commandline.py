@@ -1,8 +1,8 @@
 """What the commands of ``oar`` share: exit status, options, the way to the hub.
 
 Exit status: 0 done, 1 the answer is no (a question that is not answered, a check with faults), 2
-the command line, configuration or a policy is wrong, 3 something needed cannot be started or
-reached.
+the command line, configuration or a policy is wrong, 3 something needed cannot be started, reached
+or used. What a check of the configuration, the owners or the policies finds wrong is its answer: 1.
 """
 
 from __future__ import annotations
@@ -82,11 +82,13 @@ def at_hub(config: Path, work: Callable[[HubAddress], Awaitable[_Result]]) -> _R
 
     Raises ``ConfigurationError``, ``HubError``, and :class:`Refused` for one of ``work``'s own.
     """
+    from oar_proxy import log
     from oar_proxy.hub.access import join_hub
     from oar_proxy.hub.address import HubError
     from oar_proxy.settings import load
 
     settings = load(config)
+    log.configure("warning", settings.log_format)  # to standard error: the answer is on the other
 
     async def at() -> _Result:
         async with join_hub(settings.hub) as address:

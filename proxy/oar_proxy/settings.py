@@ -60,6 +60,21 @@ def _not_reserved(schema: str) -> str:
 SchemaName = Annotated[str, AfterValidator(_not_reserved)]
 
 
+def _for_libpq(dsn: SecretStr) -> SecretStr:
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        conninfo_to_dict(dsn.get_secret_value())
+    except ProgrammingError:
+        # libpq's own text quotes the string, with the password in it.
+        raise ValueError("this is not a PostgreSQL connection string") from None
+    return dsn
+
+
+ConnectionString = Annotated[SecretStr, AfterValidator(_for_libpq)]
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -91,7 +106,7 @@ class HubSettings(_Section):
     """The PostgreSQL behind the proxy: embedded in ``data_dir``, or any server by ``dsn``."""
 
     data_dir: Path = Path("oar-data/hub")
-    dsn: SecretStr | None = None
+    dsn: ConnectionString | None = None
     database: str = "oar"
     max_connections: Annotated[int | None, Field(ge=10, le=10000)] = None
     """Of the embedded one. None: as many as clients and the proxy itself need."""
@@ -281,7 +296,8 @@ def _fault(place: tuple[int | str, ...], kind: str, message: str) -> str:
         return f"{where} is not a setting" + (f" (is {close[0]} meant?)" if close else "")
     if place and place[-1] == "[key]":
         return f"{where}: a name has lower-case letters, digits and underscores, at most 63"
-    return f"{where}: {message.removeprefix('Value error, ').lower()}"
+    ours = message.removeprefix("Value error, ")
+    return f"{where}: {message.lower() if ours is message else ours}"
 
 
 def _fields(place: tuple[int | str, ...]) -> Collection[str]:
@@ -292,7 +308,7 @@ def _fields(place: tuple[int | str, ...]) -> Collection[str]:
             kind = get_args(kind)[1]
         else:
             kind = kind.model_fields[str(part)].annotation
-    return [field.alias or name for name, field in kind.model_fields.items()]
+    return _fields_of(kind)
 
 
 class _DuplicateKey(yaml.MarkedYAMLError):
@@ -350,20 +366,72 @@ def _yaml_fault(error: yaml.YAMLError) -> str:
     return text if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {text}"
 
 
+_PREFIX: Final = "OAR_"
+
+_OPTIONS: Final = frozenset({"OAR_CONFIG", "OAR_DSN"})
+"""Variables that stand for options of commands, and are no settings."""
+
+
 def _reject_unknown_sections() -> None:
     # pydantic-settings ignores variables it does not know. One with the nested delimiter cannot
     # be anything but a setting, so a misspelt section must not pass for one that was set.
     for name in os.environ:
-        section, delimiter, _ = name.upper().removeprefix("OAR_").partition("__")
-        if (
-            name.upper().startswith("OAR_")
-            and delimiter
-            and section.lower() not in Settings.model_fields
-        ):
+        section, delimiter, _ = name.upper().removeprefix(_PREFIX).partition("__")
+        if not (name.upper().startswith(_PREFIX) and delimiter):
+            continue
+        field = Settings.model_fields.get(section.lower())
+        if field is None or not _fields_of(field.annotation):
             raise ConfigurationError(
-                f"environment variable {name} names no setting: no section {section.lower()}",
+                f"environment variable {name} names no setting: no section {section.lower()}"
+                + _meant(name),
                 hint="docs/operator.md lists every setting",
             )
+
+
+def strangers() -> list[str]:
+    """Say of each variable of the environment that looks like a setting's, and is none.
+
+    It may be another program's, or hold a password for ``--password-from``: no error, and the
+    value is nobody's to see. What Kubernetes sets for services whose names begin so is left out.
+    """
+    names = [name for name in os.environ if name.upper().startswith(_PREFIX)]
+    ends = "_SERVICE_HOST"
+    services = {name.removesuffix(ends) for name in names if name.endswith(ends)}
+    ignored = tuple(f"{service}_{part}" for service in services for part in ("SERVICE_", "PORT"))
+    known = _OPTIONS | {f"{_PREFIX}{field.upper()}" for field in Settings.model_fields}
+    return [
+        f"environment variable {name} is not a setting" + _meant(name)
+        for name in names
+        if name.upper() not in known
+        and "__" not in name.removeprefix(_PREFIX)
+        and not name.startswith(ignored)
+    ]
+
+
+def _meant(name: str) -> str:
+    """Return which variable a misspelt one may be meant to be; nothing where none is close."""
+    there = [*_OPTIONS]
+    for section, field in Settings.model_fields.items():
+        path = f"{_PREFIX}{section.upper()}"
+        parts = [part.upper() for part in _fields_of(field.annotation)]
+        if get_origin(field.annotation) is dict:
+            # Whatever stands in the middle is the name of one of them.
+            given = re.fullmatch(rf"{path[:-1]}S?_+(\w+?)_+({'|'.join(parts)})", name.upper())
+            if given is not None:
+                return f" (is {path}__{given[1]}__{given[2]} meant?)"
+            path += "__NAME"
+        there += [f"{path}__{part}" for part in parts] or [path]
+    close = difflib.get_close_matches(name.upper(), there, n=1, cutoff=0.75)
+    return f" (is {close[0]} meant?)" if close else ""
+
+
+def _fields_of(kind: Any) -> list[str]:
+    """The settings of a section; none of what is no section."""
+    if get_origin(kind) is dict:
+        kind = get_args(kind)[1]
+    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return []
+    return [field.alias or name for name, field in kind.model_fields.items()]
 
 
 _Model = TypeVar("_Model", bound=BaseModel)

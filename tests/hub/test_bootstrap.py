@@ -321,8 +321,6 @@ def test_a_role_that_does_not_own_the_database_is_refused(hub, owner):
     ("dsn", "message"),
     [
         ("host=/nowhere port=1 user=x password=secret", "could not be set up"),
-        ("postgresql://x:secret@[", "is not a PostgreSQL connection string"),
-        ("nonsense secret", "is not a PostgreSQL connection string"),
     ],
 )
 def test_an_unusable_dsn_is_refused_without_its_password(dsn, message):

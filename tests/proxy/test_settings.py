@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from oar_proxy.settings import ConfigurationError, load
+from oar_proxy.settings import ConfigurationError, load, strangers
 
 SECRET = "s3cret-that-must-not-show"
 
@@ -57,6 +57,8 @@ def test_environment_wins_and_merges(config, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        (f"hub: {{dsn: 'nonsense {SECRET}'}}", "hub.dsn: this is not a PostgreSQL connection"),
+        (f"hub: {{dsn: 'postgresql://x:{SECRET}@['}}", "hub.dsn: this is not a PostgreSQL"),
         ("listen: {prot: 1}", "listen.prot is not a setting (is port meant?)"),
         ("owner: {}", "owner is not a setting (is owners meant?)"),
         (f"listen: {{port: {SECRET}}}", "listen.port: input should be a valid integer"),
@@ -120,7 +122,21 @@ def test_a_file_that_is_not_utf8(tmp_path):
     ("name", "value", "says"),
     [
         ("OAR_LISTEN__PROT", "1", "listen.prot is not a setting"),
-        ("OAR_LIMIT__MAX_ROWS", "1", "OAR_LIMIT__MAX_ROWS names no setting: no section limit"),
+        ("OAR_HUB__DNS", SECRET, "hub.dns is not a setting (is dsn meant?)"),
+        ("OAR_HUB__DSN", SECRET, "hub.dsn: this is not a PostgreSQL connection string"),
+        ("OAR_OWNERS__A__POLCY", SECRET, "owners.a.polcy is not a setting (is policy meant?)"),
+        (
+            "OAR_LIMIT__MAX_ROWS",
+            SECRET,
+            "OAR_LIMIT__MAX_ROWS names no setting: no section limit (is OAR_LIMITS__MAX_ROWS meant?)",
+        ),
+        (
+            "OAR_OWNER__A__URL",
+            SECRET,
+            "no section owner (is OAR_OWNERS__A__URL meant?)",
+        ),
+        ("OAR_LOG__LEVEL", SECRET, "no section log (is OAR_LOG_LEVEL meant?)"),
+        ("OAR_LOG_LEVEL__X", SECRET, "no section log_level (is OAR_LOG_LEVEL meant?)"),
         ("OAR_LISTEN", SECRET, 'field "listen"'),
         ("OAR_LIMITS__MAX_ROWS", "0", "limits.max_rows: input should be greater than"),
     ],
@@ -131,3 +147,39 @@ def test_faults_in_the_environment(config, monkeypatch, name: str, value: str, s
         load(config(""))
     assert says in caught.value.message
     assert SECRET not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("OAR_NONSENSE", None),
+        ("OAR_ADMIN_PASSWORD", None),
+        ("OAR_", None),
+        ("OAR_HUB_DSN", "OAR_HUB__DSN"),
+        ("OAR_LISTEN_PORT", "OAR_LISTEN__PORT"),
+        ("OAR_LOGLEVEL", "OAR_LOG_LEVEL"),
+        ("OAR_DRAFTER_API_KEY", "OAR_DRAFTER__API_KEY"),
+        ("OAR_OWNERS_RETURNS_EAST_URL", "OAR_OWNERS__RETURNS_EAST__URL"),
+        ("OAR_CONFG", "OAR_CONFIG"),
+        ("oar_hub_dsn", "OAR_HUB__DSN"),
+    ],
+)
+def test_a_variable_that_is_none_of_the_settings_is_told_of(monkeypatch, name, meant):
+    monkeypatch.setenv(name, SECRET)
+    load(None)
+    told = [text for text in strangers() if f" {name} " in text]
+    assert told == [
+        f"environment variable {name} is not a setting" + (f" (is {meant} meant?)" if meant else "")
+    ]
+
+
+def test_variables_that_are_no_settings_and_no_mistake(monkeypatch):
+    """Those of commands, and what Kubernetes tells of a service that is called oar."""
+    before = strangers()
+    for name in (
+        *("OAR_CONFIG", "OAR_DSN", "OAR_LOG_FORMAT", "OAR_VERIFIED"),
+        *("OAR_SERVICE_HOST", "OAR_SERVICE_PORT", "OAR_SERVICE_PORT_PG", "OAR_PORT"),
+        *("OAR_PORT_6432_TCP", "OAR_PORT_6432_TCP_ADDR", "OAR_HUB_SERVICE_HOST", "OAR_HUB_PORT"),
+    ):
+        monkeypatch.setenv(name, SECRET)
+    assert strangers() == before

@@ -37,10 +37,15 @@ Until = Annotated[datetime | None, typer.Option("--until", help="Before this tim
 
 @audit.command("verify")
 def verify(
-    file: Annotated[Path | None, typer.Argument(help="A ledger file.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="A ledger file.", exists=True, dir_okay=False)
+    ] = None,
     config: OptionalConfig = None,
     heads: Annotated[
-        Path | None, typer.Option("--heads", help="What an earlier run printed as JSON.")
+        Path | None,
+        typer.Option(
+            "--heads", help="What an earlier run printed as JSON.", exists=True, dir_okay=False
+        ),
     ] = None,
     form: FormatOption = Format.text,
 ) -> None:

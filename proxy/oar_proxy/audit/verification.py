@@ -14,7 +14,7 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from oar_proxy.chain import NAMING, Entry, Head, Named, Report, Verification
-from oar_proxy.commandline import Refused
+from oar_proxy.settings import ConfigurationError
 from oar_proxy.writer import lock_key
 
 _COLUMNS: Final = ("at", "kind", "ask", "step", "principal")
@@ -77,13 +77,16 @@ def verify_file(path: Path, expected: Iterable[tuple[Head, str]] = ()) -> Report
 
 
 def read_heads(path: Path) -> list[tuple[Head, str]]:
-    """Read the heads that an earlier report printed as JSON. Raises ``OSError``, `Refused`."""
+    """Read the heads that an earlier report printed as JSON.
+
+    Raises ``OSError`` and ``ConfigurationError``.
+    """
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
         return [(Head.read(named), str(path)) for named in read["heads"]]
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise Refused(
-            f"{path} does not hold heads", "keep what oar audit verify --format json prints"
+        raise ConfigurationError(
+            f"{path} does not hold heads", hint="keep what oar audit verify --format json prints"
         ) from None
 
 

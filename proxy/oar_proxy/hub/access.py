@@ -80,11 +80,7 @@ async def ended(connection: AsyncConnection[Any]) -> None:
 
 
 async def _reach(settings: HubSettings, dsn: str) -> HubAddress:
-    try:
-        parts = psycopg.conninfo.conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as error:
-        # Not chained: libpq's message quotes the text, password and all.
-        raise HubError("hub.dsn is not a PostgreSQL connection string") from error.__cause__
+    parts = psycopg.conninfo.conninfo_to_dict(dsn)
     database = str(parts.get("dbname") or settings.database)
     conninfo = psycopg.conninfo.make_conninfo(dsn, dbname=database)
     address = await _set_up(HubAddress("", 0, database, conninfo))
