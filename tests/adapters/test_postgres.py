@@ -29,6 +29,7 @@ from oar_adapters.interface import (
     PatternMatch,
     Scan,
     SemiJoin,
+    SortKey,
     Statement,
 )
 from oar_adapters.postgres import sql
@@ -514,6 +515,45 @@ def test_finds_keys_of_every_format(catalog_owner, postgres_owner, column, type_
         return await rows_of(adapter, query)
 
     assert len(use(catalog_owner, find)) == due
+
+
+SORTED_OTHERWISE = {
+    "interval": ("2 days", "10 days", "1 mon"),
+    "inet": ("9.0.0.1", "10.0.0.1", "::1"),
+    "cidr": ("9.0.0.0/8", "10.0.0.0/8"),
+    "timetz": ("09:00:00+00", "10:00:00+03"),
+    "bit varying": ("1", "01"),
+    "bpchar": ("a", "B"),
+    "text": ("a", "B"),
+}
+"""Values of types with an order, most of which their texts have another one than."""
+
+
+@pytest.mark.parametrize("type_", SORTED_OTHERWISE)
+@pytest.mark.parametrize("descending", [False, True])
+def test_first_rows_are_those_of_the_type_and_not_of_its_text(postgres_owner, type_, descending):
+    conninfo, url = postgres_owner
+    listed = ", ".join(f"('{value}')" for value in SORTED_OTHERWISE[type_])
+    collate = 'COLLATE "C"' if type_ in ("text", "bpchar") else ""
+    direction = "DESC" if descending else ""
+
+    async def scan(adapter, tables):
+        table = tables["sorted_otherwise"]
+        key = SortKey("v", descending, nulls_first=False)
+        return await rows_of(adapter, Scan(table, table.columns, limit=1, order=(key,)))
+
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE sorted_otherwise (v {type_})")
+        try:
+            connection.execute(f"INSERT INTO sorted_otherwise VALUES {listed}")
+            connection.execute("GRANT SELECT ON sorted_otherwise TO PUBLIC")
+            ((due,),) = connection.execute(
+                f"SELECT v::text FROM sorted_otherwise AS t ORDER BY t.v {collate} {direction} LIMIT 1"
+            )
+            ((cell,),) = use(url, scan)
+        finally:
+            connection.execute("DROP TABLE sorted_otherwise")
+    assert cell.decode() == due
 
 
 def test_tests_a_composite_for_null_as_the_text_it_is_published_as(catalog_owner, postgres_owner):

@@ -171,8 +171,8 @@ def scan(query: Scan) -> str:
     """
     where = _where(query, count(1))
     limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
-    source = relation(query.table) + (" AS t" if query.table.derived is not None else "")
-    rows = f" FROM {source}{where}"
+    named = query.table.derived is not None or query.order
+    rows = f" FROM {relation(query.table)}{' AS t' if named else ''}{where}"
     if query.counted:
         return _counted(query, rows) + limit
     cells = [cell_of(value_of(column), column.type) for column in query.columns]
@@ -183,13 +183,14 @@ def scan(query: Scan) -> str:
 
 
 def _order(query: Scan) -> str:
+    # A bare name in ORDER BY would be that of an output, which may be the text of the column.
     items = []
     for key in query.order:
         column = query.table.column(key.column)
         collate = ' COLLATE pg_catalog."C"' if base_type(column.type) in TEXTS else ""
         direction = "DESC" if key.descending else "ASC"
         nulls = "FIRST" if key.nulls_first else "LAST"
-        items.append(f"{value_of(column)}{collate} {direction} NULLS {nulls}")
+        items.append(f"{value_of(column, 't')}{collate} {direction} NULLS {nulls}")
     return f" ORDER BY {', '.join(items)}" if items else ""
 
 
