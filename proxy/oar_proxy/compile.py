@@ -26,6 +26,7 @@ from oar_proxy.hub.planreading import Origin, Reading
 from oar_proxy.plan import Plan
 from oar_proxy.pushdown import Whole, whole_statement
 from oar_proxy.sessionstate import MEANING, SessionState
+from oar_proxy.sql.reads import reading_select
 from oar_proxy.sql.text import Edit, quote_identifier, splice
 from oar_proxy.sql.tree import compares_constants, rowless_relations
 from oar_proxy.statement import FederatedStatement
@@ -234,7 +235,8 @@ class Compiler:
         """
         typed = {n: f"(${n}::{kind})" for n, kind in enumerate(types, start=1)}
         planning = _planning_text(statement, _literal_edits(statement, typed))
-        if planning is None:
+        # What is written is read as the columns it is written to.
+        if planning is None or statement.parsed.query_extent is None:
             return False
         now = meaning(statement.state)
         asked = (planning, types, {**now, **then}, now)
@@ -436,25 +438,34 @@ def _planning_text(
 ) -> str | None:
     """The query of a statement, or one in it, over planning tables and opaque row sources."""
     extent = extent or statement.parsed.query_extent
-    if extent is None:
-        return None
-    start, end = extent
+    reads = extent is None
+    start, end = extent or (0, len(statement.parsed.text))
     edits = [*parameters, *statement.prefix_edits()]
     for occurrence in statement.occurrences:
         alias = quote_identifier(planreading.marker(occurrence.number))
         edits.append(occurrence.relation.replace(_planning_source(occurrence.table, alias)))
     for other in statement.others:
-        relation = other.relation
-        listed = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in other.columns)
-        if not listed:
+        if not other.columns:
             return None
-        edits.append(relation.replace(f"SELECT * FROM oar_internal.any_row() AS r({listed})"))
+        edits.append(other.relation.replace(_any_row(other.columns)))
     inside = [
         Edit(e.start - start, e.end - start, e.replacement)
         for e in edits
         if start <= e.start and e.end <= end
     ]
-    return splice(statement.parsed.text[start:end], inside)
+    text = splice(statement.parsed.text[start:end], inside)
+    if not reads:
+        return text
+    target = () if statement.target is None else statement.target.columns
+    select = reading_select(text, target, _any_row)
+    names = {quote_identifier(planreading.marker(o.number)) for o in statement.occurrences}
+    # A table that is not in it would pass for one whose rows do not matter.
+    return select if select is not None and all(name in select for name in names) else None
+
+
+def _any_row(columns: Sequence[tuple[str, str]]) -> str:
+    listed = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in columns)
+    return f"SELECT * FROM oar_internal.any_row() AS r({listed})"
 
 
 def _planning_source(table: PublishedTable, alias: str) -> str:

@@ -15,7 +15,7 @@ import yaml
 from oar_proxy.errors import FeatureNotSupported
 from oar_proxy.federation import Execution, HubReader, Parameter
 from oar_proxy.sql.text import quote_identifier, quote_literal
-from oar_proxy.sql.tree import ast, option_word
+from oar_proxy.sql.tree import ast, only_reads, option_word
 
 _TEXT, _JSON, _XML, _JSONB = 25, 114, 142, 3802
 
@@ -58,7 +58,7 @@ def options(node: Any) -> Options | None:
         return None
     given = {option.defname: option_word(option.arg) for option in node.options or ()}
     on = {name for name, value in given.items() if value not in _OFF}
-    if "analyze" in on and not isinstance(node.query, ast.SelectStmt):
+    if "analyze" in on and not only_reads(node.query):
         # PostgreSQL carries the statement out as well; this one would only tell of it.
         raise FeatureNotSupported(
             "EXPLAIN ANALYZE over published tables takes a SELECT only",

@@ -411,11 +411,15 @@ class Pipeline:
 
     async def _inline_execute(self, text: str, link: HubLink) -> Prepared | None:
         """Put what is prepared under the name now, with its arguments, in the place of EXECUTE."""
-        node = executed(parse(text)[0].node)
+        carrier = parse(text)[0].node
+        node = executed(carrier)
         found = await self._named(node, link)
         if found is None:
             return None
         named, statement = found
+        makes_a_table = isinstance(carrier, ast.CreateTableAsStmt)
+        if makes_a_table and statement.parsed.kind != "SelectStmt":
+            return None  # the hub says so
         if named.reading is not None:
             await self._require_same_constants(statement, named.reading, named.types)
         carried = await inlined(text, node, named, link)

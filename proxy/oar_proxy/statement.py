@@ -90,6 +90,8 @@ class FederatedStatement:
     drafts: tuple[Draft, ...] = ()
     written: str = ""
     """The client's text: with comments, names of views and questions."""
+    target: OtherRelation | None = None
+    """What it writes to."""
 
     def with_text(self, text: str, tables: Mapping[str, PublishedTable]) -> FederatedStatement:
         """Say the same in another text, in which new names stand for ``tables``."""
@@ -108,8 +110,8 @@ class FederatedStatement:
     @property
     def collates_otherwise(self) -> bool:
         """Tell whether text may be compared here other than by its code points (R45 to R47)."""
-        others = any(other.collates_otherwise for other in self.others)
-        return others or self.parsed.collates_otherwise
+        held = (*self.others, *(() if self.target is None else (self.target,)))
+        return any(other.collates_otherwise for other in held) or self.parsed.collates_otherwise
 
     def prefix_edits(self) -> list[Edit]:
         """Drop the schema from columns such as ``logistics.deliveries.city``: an alias has none."""
@@ -166,11 +168,11 @@ async def _sorted_out(
     parsed, state, resolved = await _expand_views(*guarded, link, catalog)
     occurrences, others = _sort_relations(parsed, *_meant(parsed, resolved, catalog))
     later = tuple(call for call in parsed.calls if call.name != "oar_ask")
-    targets = [resolved.get((t.schema, t.name)) for t in parsed.targets]
-    for target in targets:
-        if target is not None and (target["schema"], target["name"]) in catalog.tables:
+    targets = [(t, found) for t in parsed.targets if (found := resolved.get((t.schema, t.name)))]
+    for _, found in targets:
+        if (found["schema"], found["name"]) in catalog.tables:
             raise ReadOnly(
-                f'cannot write to "{target["schema"]}.{target["name"]}": '
+                f'cannot write to "{found["schema"]}.{found["name"]}": '
                 "its rows belong to another owner",
                 hint="published tables are read-only; write to a temporary table instead",
             )
@@ -187,9 +189,12 @@ async def _sorted_out(
         parsed = _with_masks(parsed, occurrences)
         occurrences, others = _sort_relations(parsed, *_meant(parsed, resolved, catalog))
         later = tuple(call for call in parsed.calls if call.name != "oar_ask")
+    target = _other(*targets[0]) if len(targets) == 1 else None
     return Recognised(
         guard_sql,
-        FederatedStatement(parsed, state, catalog, occurrences, others, later, link, drafts, text),
+        FederatedStatement(
+            parsed, state, catalog, occurrences, others, later, link, drafts, text, target
+        ),
     )
 
 
@@ -495,10 +500,14 @@ def _meant(
         if table is not None:
             tables[name] = table
         else:
-            described = found["described"]
-            columns = tuple((column, kind) for column, kind in described["columns"] or ())
-            others[name] = OtherRelation(relation, columns, described["collates"])
+            others[name] = _other(relation, found)
     return tables, others
+
+
+def _other(relation: Relation, found: Mapping[str, Any]) -> OtherRelation:
+    described = found["described"]
+    columns = tuple((column, kind) for column, kind in described["columns"] or ())
+    return OtherRelation(relation, columns, described["collates"])
 
 
 def _with_rows(relation: Relation, table: PublishedTable, parsed: Parsed) -> Relation:

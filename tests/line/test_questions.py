@@ -35,6 +35,8 @@ FORMS = {
     "alias": "SELECT q.* FROM oar_ask('pairs?') AS q",
     "renamed columns": "SELECT x, y FROM oar_ask('pairs?') AS q(x, y)",
     "cast": "SELECT * FROM oar_ask('pairs?'::text)",
+    "by name": "SELECT * FROM oar_ask(question => 'pairs?')",
+    "by name, as it was": "SELECT * FROM oar_ask(question := 'pairs?')",
     "dollar quotes": "SELECT * FROM oar_ask($$pairs?$$)",
     "subquery": "SELECT * FROM (SELECT oar_ask('pairs?')) q",
     "with": "WITH q AS (SELECT * FROM oar_ask('pairs?')) SELECT * FROM q ORDER BY 1, 2",

@@ -23,6 +23,11 @@ _CALLS: dict[str, CallName] = {
     "oar_ask_json": "oar_ask_json",
     "oar_explain": "oar_explain",
 }
+_ARGUMENTS: Final[dict[CallName, str]] = {
+    "oar_ask": "question",
+    "oar_ask_json": "question",
+    "oar_explain": "statement",
+}
 _CALL_SCHEMAS = (None, "public", "oar")
 _COMMENT_QUESTION = re.compile(
     r"/\*\s*oar:\s*(?P<block>.*?)\s*\*/|--\s*oar:\s*(?P<line>[^\n]*?)\s*(?:\n|$)",
@@ -390,6 +395,11 @@ class _Reader:
             start, end = self.tokens[token].start, self.tokens[token + 2].start
             self.qualified.append((node.fields[0].sval, node.fields[1].sval, start, end))
 
+    def several(self, node: Any, ctes: frozenset[str]) -> None:
+        """Visit the source of ``SET (a, b) = …`` once: the tree has it for each column."""
+        if node.colno == 1:
+            self.visit(node.source, ctes)
+
     def indirection(self, node: Any, ctes: frozenset[str]) -> None:
         self.names.update(
             part.sval for part in node.indirection or () if isinstance(part, ast.String)
@@ -439,6 +449,8 @@ class _Reader:
         literal, parameter = None, None
         if len(node.args or ()) == 1:
             argument = node.args[0]
+            if isinstance(argument, ast.NamedArgExpr) and argument.name == _ARGUMENTS[name]:
+                argument = argument.arg
             while isinstance(argument, ast.TypeCast):
                 argument = argument.arg
             if isinstance(argument, ast.A_Const) and isinstance(argument.val, ast.String):
@@ -487,6 +499,7 @@ _HANDLERS: dict[type, Any] = {
     ast.RangeVar: _Reader.range_variable,
     ast.ColumnRef: _Reader.column,
     ast.A_Indirection: _Reader.indirection,
+    ast.MultiAssignRef: _Reader.several,
     ast.JoinExpr: _Reader.join,
     ast.RangeFunction: _Reader.range_function,
     ast.FuncCall: _Reader.function,

@@ -10,6 +10,8 @@ from typing import Any, Final
 from pglast import ast
 from pglast.parser import ParseError, Token, scan
 
+from oar_proxy.sql.tree import first_arm
+
 
 class SyntaxFault(ValueError):
     """The text is not PostgreSQL's SQL, or too deep to read; the hub's own error is shown."""
@@ -175,11 +177,9 @@ def query_extent(node: Any, text: str) -> tuple[int, int] | None:
         return None
     end = tokens[-1].end + 1
     if isinstance(node, ast.SelectStmt):
-        return None if node.intoClause else (tokens[0].start, end)
+        return None if first_arm(node).intoClause else (tokens[0].start, end)
     if isinstance(node, ast.ExplainStmt):
         start = tokens[_after_explain_options(tokens)].start
-        if isinstance(node.query, ast.SelectStmt):
-            return start, end
         inside = query_extent(node.query, text[start:])
         return None if inside is None else (start + inside[0], start + inside[1])
     if isinstance(node, ast.DeclareCursorStmt):

@@ -156,6 +156,22 @@ def _output_columns(query: Any) -> tuple[str, ...] | None:
     return tuple(names)
 
 
+def only_reads(node: Any) -> bool:
+    """Tell whether a statement is a SELECT that writes nothing, neither by INTO nor in a WITH."""
+    if not isinstance(node, ast.SelectStmt) or first_arm(node).intoClause is not None:
+        return False
+    # PostgreSQL lets only the WITH at the top write.
+    ctes = node.withClause.ctes if node.withClause is not None else ()
+    return all(isinstance(cte.ctequery, ast.SelectStmt) for cte in ctes)
+
+
+def first_arm(select: Any) -> Any:
+    """Return the SELECT that a set operation begins with: its INTO is there."""
+    while select.larg is not None:
+        select = select.larg
+    return select
+
+
 def materializes(node: Any) -> bool:
     """Tell whether a statement makes a materialized view."""
     matview = enums.ObjectType.OBJECT_MATVIEW
@@ -239,6 +255,11 @@ def _meaning(node: Any) -> Any:
         named = ((name, _meaning(getattr(node, name))) for name in node if name not in _PLACES)
         return (type(node).__name__, *named)
     return node
+
+
+def means_the_same(one: Any, other: Any) -> bool:
+    """Tell whether two trees are one but for where each part is written."""
+    return bool(_meaning(one) == _meaning(other))
 
 
 _CLOCK_WORDS: Final = frozenset({"now", "today", "tomorrow", "yesterday"})

@@ -16,6 +16,7 @@ from oar_policies.reading import Fields, FileError, Reading, quote, start
 from oar_proxy.drafters import Review
 from oar_proxy.sql.parse import Parsed, parse
 from oar_proxy.sql.text import Edit, SyntaxFault, quote_literal, splice
+from oar_proxy.sql.tree import only_reads
 from oar_proxy.verified.form import Form, read_form
 
 TYPES: Final[Mapping[str, str]] = {
@@ -276,7 +277,7 @@ class _Reading(Reading):
 
 def refusal(parsed: Parsed, parameters: int) -> str | None:
     """Say why a statement cannot be a reviewed answer, None where it can."""
-    if parsed.kind != "SelectStmt" or _has_into(parsed.node) or parsed.targets:
+    if not only_reads(parsed.node):
         return "a SELECT that writes nothing is expected"
     if parsed.locks_rows:
         return "rows of a published table cannot be locked"
@@ -293,13 +294,6 @@ def refusal(parsed: Parsed, parameters: int) -> str | None:
         if number not in used:
             return f"${number} is declared and not used"
     return None
-
-
-def _has_into(select: Any) -> bool:
-    # Of a UNION, it stands in the first arm.
-    while select.larg is not None:
-        select = select.larg
-    return select.intoClause is not None
 
 
 def _one_line(text: str) -> str:
