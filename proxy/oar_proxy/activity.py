@@ -136,7 +136,8 @@ class Activity:
                 return ABORTED_TRANSACTION
             self._channel.tell(response)
             return messages.sqlstate(response)
-        response = messages.error_response(error, shift=shift)
+        encoding = self._conversation.client_encoding
+        response = messages.error_response(error, shift=shift, encoding=encoding)
         if withheld is not None:
             self._channel.tell(response)
         else:

@@ -38,6 +38,7 @@ from oar_proxy.replies import Answer, Flow
 from oar_proxy.sessionstate import SessionState
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Expected, Kind
+from oar_proxy.wire.encodings import AS_UTF8
 from oar_proxy.wire.messages import Parse
 from oar_proxy.wire.requests import OwnExecute
 
@@ -47,9 +48,6 @@ _IS_BINARY: Final = (
 
 _TELLS: Final = b"pg_cancel_backend"
 """What tells a session something that it misses where the hub leaves it idle."""
-
-SAFE_ENCODINGS: Final = frozenset({"UTF8", "SQL_ASCII"})
-"""Client encodings under which the hub takes our UTF-8 as it is."""
 
 _ASKS: Final = re.compile(rb"\boar_(?:ask|ask_json|explain)\b|oar:", re.IGNORECASE)
 """What makes a query string one for the proxy to read."""
@@ -90,7 +88,10 @@ class Federated:
 
     async def parse(self, raw: bytes, parse: Parse) -> None:
         """Parse a statement that may be ours."""
-        pieces = self._split(parse.query)
+        text = await self._text("parse", parse.query)
+        if text is None:
+            return
+        pieces = self._federation.split(text) or ()
         piece = pieces[0] if len(pieces) == 1 else None
         place = 0 if piece is None else piece.at
         if _TELLS in parse.query.lower():
@@ -111,28 +112,34 @@ class Federated:
             if not in_pipeline:
                 self._end_questions()
             if prepared is None:
+                self._channel.speak_as_client()
                 self._channel.request(self._guards.other_parse(parse.name), raw)
             else:
-                self._guard(parse, prepared, place)
+                await self._guard(parse, prepared, place)
 
-    def _guard(self, parse: Parse, prepared: Prepared, place: int) -> None:
+    async def _guard(self, parse: Parse, prepared: Prepared, place: int) -> None:
+        self._require_plain(parse.name)
         described = Step(Kind.DESCRIBE_STATEMENT)
         guard, shift = self._guard_text(prepared, place)
         if parse.name:  # by which EXECUTE may find it
             guard += prepared.note.encode()
+        await self._speak(guard)
         self._channel.request(
             self._guards.parse(parse.name, Statement(prepared, guard, described), shift),
             messages.encode_parse(parse.name, guard, parse.oids),
         )
+        self._channel.speak_as_client()
         self._channel.request(described, messages.encode_describe(b"S", parse.name))
 
     async def execute(self, own: OwnExecute) -> None:
         """Execute a portal that may be ours."""
         name = own.portal
         async with self.activity.statement("extended") as log_line, AsyncExitStack() as stack:
+            self._require_plain(name)
             link = SessionLink(self._channel)
             portal = self._guards.portal(name, await link.portal_statement(name))
             if portal is None:
+                self._channel.speak_as_client()
                 self._channel.request(Expected(Kind.EXECUTE), own.raw)
                 return
             await self._begin(link)
@@ -154,7 +161,7 @@ class Federated:
         name = own.portal
         flow = portal.flow
         if flow is None:
-            parameters = portal.parameters()
+            parameters = await link.in_utf8(portal.parameters())
             prepared = portal.statement.prepared
             self._require_block(prepared)
             execution = await self.activity.ask(
@@ -209,6 +216,7 @@ class Federated:
         sent: Sequence[Parameter],
         result_formats: Sequence[int],
     ) -> None:
+        await self._channel.speak_utf8()
         parameters = [*sent, *execution.parameters]
         bind = messages.encode_bind(portal, self._name, parameters, result_formats)
         oids = [parameter.oid for parameter in parameters]
@@ -217,6 +225,7 @@ class Federated:
         self._step(Kind.PARSE, messages.encode_parse(self._name, execution.sql.encode(), oids))
         await self._channel.request_large(Step(Kind.BIND, shows=b"N"), bind)
         self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
+        self._channel.speak_as_client()
 
     async def _pass_on(self, flow: Flow, limit: int, log_line: LogLine) -> bool:
         """Give the client the rows of the chunk that is bound, and then of further ones.
@@ -257,7 +266,14 @@ class Federated:
         A string that does is run as one pipeline, which is what the hub makes of a query string
         too: one implicit transaction, ended by the first error or at the end.
         """
-        pieces = self._split(query)
+        known = self._is_known(query)
+        if not known and self._conversation.open_pipeline and not await self._in_step():
+            return  # as below
+        text = await self._text("simple", query)
+        if text is None:
+            self._channel.request(Expected(Kind.SYNC), messages.SYNC)
+            return
+        pieces = self._federation.split(text) or ()
         if _TELLS in query.lower():
             await self.activity.others_hear()
         if not any(piece.suspect for piece in pieces):
@@ -340,6 +356,7 @@ class Federated:
         What the client sends next is then in one of its own: `BEGIN ISOLATION LEVEL …` and VACUUM
         must be the first in theirs, and a Query commits what no Execute stands before.
         """
+        self._channel.speak_as_client()
         if self._conversation.open_pipeline:
             self._step(Kind.SYNC, messages.SYNC)
 
@@ -372,9 +389,12 @@ class Federated:
         self.activity.go()
         shift = link.shift
         self._close_own()
-        parse = messages.encode_parse(self._name, piece.text.encode())
+        text = piece.text.encode()
+        parse = messages.encode_parse(self._name, text)
         bind = messages.encode_bind(self._name, self._name, (), formats)
+        await self._speak(text)
         self._step(Kind.PARSE, parse, shows=b"N", shift=shift, logs=True)
+        self._channel.speak_as_client()
         self._step(Kind.BIND, *bind, shows=b"N", shift=shift, logs=True)
         settled = self._execute_own_portal(None, shift, logs=True)
         self._channel.flush()
@@ -391,6 +411,7 @@ class Federated:
         link.guard = settled = _awaited()
         guard, shift = self._guard_text(prepared, link.shift)
         self._close_own()
+        await self._speak(guard)
         self._step(Kind.PARSE, messages.encode_parse(self._name, guard), shift=shift)
         self._step(Kind.BIND, *messages.encode_bind(self._name, self._name), settled=settled)
         self._channel.flush()
@@ -475,13 +496,43 @@ class Federated:
         shift = place - len(number) if prepared.in_place else None
         return f"{number}{prepared.guard_sql}".encode(), shift
 
-    def _split(self, query: bytes) -> Sequence[Piece]:
-        """Split a query string into statements; none of one that the hub has to judge."""
-        try:
-            text = query.decode()
-        except UnicodeDecodeError:
-            return ()
-        return self._federation.split(text) or ()
+    async def _speak(self, text: bytes) -> None:
+        """Have the hub read a text of ours as what it is; one in ASCII is that in any encoding."""
+        if text.isascii():
+            self._channel.speak_as_client()
+        else:
+            await self._channel.speak_utf8()
+
+    def _require_plain(self, name: bytes) -> None:
+        if not self._is_known(name):
+            raise FeatureNotSupported(
+                "statement over owners' tables not run: the name it is prepared under is not ASCII",
+                hint="choose another name, or SET client_encoding TO 'UTF8'",
+            )
+
+    def _is_known(self, text: bytes) -> bool:
+        """Tell whether a text of the client's is in UTF-8, if it is anything."""
+        return text.isascii() or self._conversation.client_encoding in AS_UTF8
+
+    async def _text(self, protocol: str, query: bytes) -> str | None:
+        """Read what the client sent; None: it cannot be read, and the client has been told.
+
+        The hub reads what is in an encoding of the client's. Empty: the hub has to judge it.
+        """
+        if self._is_known(query):
+            try:
+                return query.decode()
+            except UnicodeDecodeError:
+                return ""
+        text = None
+        alone = not self._conversation.open_pipeline
+        async with self.activity.statement(protocol):
+            text = await SessionLink(self._channel).decoded(query)
+            if alone:
+                self._end_questions()
+            else:
+                self._channel.speak_as_client()
+        return text
 
 
 def _is_unreadable(query: bytes) -> bool:
@@ -508,7 +559,7 @@ async def _outcome(settled: asyncio.Future[str]) -> str:
 
 def require_safe(state: SessionState) -> None:
     """Raise ``FeatureNotSupported`` where a setting of the session is not one to run under."""
-    if state.settings["client_encoding"] not in SAFE_ENCODINGS:
+    if state.settings["client_encoding"] not in AS_UTF8:
         raise FeatureNotSupported(
             "statement over owners' tables not run: client_encoding is not UTF8",
             hint="SET client_encoding TO 'UTF8'",

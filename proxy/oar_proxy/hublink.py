@@ -19,12 +19,22 @@ from oar_proxy.moment import Moment, TransactionMoment
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, Kind
+from oar_proxy.wire.encodings import AS_UTF8, UTF8
 
 SENT_AT_ONCE: Final = 64 * 1024
 """Bytes of a message that are written before it is asked whether the hub keeps up."""
 
 TEXT_OID: Final = 25
 _INT8_OID: Final = 20
+_BYTEA_OID: Final = 17
+
+_ENCODING: Final = "'client_encoding'"
+
+_IN_UTF8: Final = (
+    f"SELECT pg_catalog.current_setting({_ENCODING}),"
+    f" pg_catalog.set_config({_ENCODING}, '{UTF8}', true)"
+)
+"""For the transaction: whatever ends or fails that makes the client's encoding hold again."""
 
 _PORTAL: Final = (
     f"SELECT c.statement, {SESSION_STATE}"
@@ -62,6 +72,57 @@ class HubChannel:
         self.question_name = private + b"question"
         self.statement_name = private + b"statement"
         self.moment = TransactionMoment()
+        self._clients: tuple[str, int] | None = None
+
+    @property
+    def client_encoding(self) -> str | None:
+        """The client's encoding while the hub takes and gives UTF-8 instead; None: it does not."""
+        if self._clients is None or self._clients[1] != self.conversation.failures:
+            return None  # what fails undoes what was set
+        return self._clients[0]
+
+    async def speak_utf8(self) -> None:
+        """Have the hub take and give UTF-8 until :meth:`speak_as_client`.
+
+        Which encoding the client has by now is asked: the hub reports it only when all that it
+        was sent is done. Raises :class:`HubRejected`.
+        """
+        if self.conversation.client_encoding in AS_UTF8 or self.client_encoding is not None:
+            return
+        exchange = self._ask(_IN_UTF8)
+        self.flush()
+        await exchange.answered
+        encoding = exchange.rows[0][0]
+        assert encoding is not None
+        self._clients = (encoding.decode(), self.conversation.failures)
+
+    def speak_as_client(self) -> None:
+        """Have the hub take and give what the client does: what it sends and gets comes next."""
+        encoding = self.client_encoding
+        if encoding is not None and not self.conversation.skipping:
+            self._ask(f"SELECT pg_catalog.set_config({_ENCODING}, '{encoding}', true)")
+        self._clients = None
+
+    def transaction_over(self) -> None:
+        """Forget what was true of the client's transaction, and is no more."""
+        self._clients = None
+        self.moment.end()
+
+    def _ask(self, sql: str) -> _Exchange:
+        exchange, name = _Exchange(None, ours=True), self.question_name
+        if self.conversation.skipping:
+            raise HubRejected(b"")
+        for kind, parts in (
+            (Kind.CLOSE, (messages.encode_close(b"S", name),)),
+            (Kind.PARSE, (messages.encode_parse(name, sql.encode()),)),
+            (Kind.BIND, messages.encode_bind(name, name)),
+            (Kind.EXECUTE, (messages.encode_execute(name),)),
+            (Kind.CLOSE, (messages.encode_close(b"P", name),)),
+        ):
+            self.request(_Question(kind, exchange), *parts)
+        last = _Question(Kind.CLOSE, exchange, last=True)
+        self.request(last, messages.encode_close(b"S", name))
+        return exchange
 
     def request(self, expected: Expected, *parts: bytes) -> None:
         """Send one message that the hub answers, together with others of this moment."""
@@ -70,6 +131,7 @@ class HubChannel:
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self.send)
         self._unsent += parts
+        expected.utf8 = self.client_encoding is not None
         self.conversation.sent(expected)
 
     async def request_large(self, expected: Expected, parts: Iterable[bytes]) -> None:
@@ -255,6 +317,11 @@ class Step(Settling):
         super().done(message)
 
 
+def _is_plain(parameter: Parameter) -> bool:
+    """Tell whether a parameter is the same in every encoding."""
+    return not isinstance(parameter.cell, bytes) or parameter.cell.isascii()
+
+
 def _seen(answered: asyncio.Future[None]) -> None:
     """Take note of a failure that nobody waits for any more."""
     if not answered.cancelled():
@@ -360,6 +427,7 @@ class SessionLink:
 
     async def query(self, sql: str, parameters: Sequence[Parameter] = ()) -> list[tuple[Cell, ...]]:
         """Run one statement in the client's session; the rows come as text cells."""
+        await self._channel.speak_utf8()
         exchange = _Exchange(None, ours=True)
         self._parse(exchange, sql, [parameter.oid for parameter in parameters])
         bind = messages.encode_bind(self._name, self._name, parameters)
@@ -390,8 +458,46 @@ class SessionLink:
         self.learn(state)
         return text
 
+    async def decoded(self, text: bytes) -> str:
+        """Read a text of the client's, in whatever encoding that has."""
+        await self._channel.speak_utf8()
+        encoding = self._channel.client_encoding or UTF8
+        given = Parameter(_BYTEA_OID, 1, text)
+        ((cell,),) = await self.query(f"SELECT pg_catalog.convert_from($1, '{encoding}')", (given,))
+        assert cell is not None
+        return cell.decode()
+
+    async def in_utf8(self, parameters: Sequence[Parameter]) -> list[Parameter]:
+        """Have the hub put a client's parameters into UTF-8, where the client has another encoding.
+
+        It reads them as the client means them, and writes them in the same formats.
+        """
+        channel = self._channel
+        if channel.conversation.client_encoding in AS_UTF8 or all(map(_is_plain, parameters)):
+            return list(parameters)
+        channel.speak_as_client()
+        exchange, name = _Exchange(None, ours=True), channel.statement_name
+        listed = ", ".join(f"${number}" for number in range(1, len(parameters) + 1))
+        parse = messages.encode_parse(
+            name, f"SELECT {listed}".encode(), [p.oid for p in parameters]
+        )
+        bind = messages.encode_bind(name, name, parameters, [p.format for p in parameters])
+        self._ask(exchange, Kind.CLOSE, messages.encode_close(b"S", name))
+        self._ask(exchange, Kind.PARSE, parse)
+        await channel.request_large(_Question(Kind.BIND, exchange), bind)
+        await channel.speak_utf8()
+        self._ask(exchange, Kind.EXECUTE, messages.encode_execute(name))
+        self._ask(exchange, Kind.CLOSE, messages.encode_close(b"P", name))
+        self._ask(exchange, Kind.CLOSE, messages.encode_close(b"S", name), last=True)
+        await self._answer(exchange)
+        return [
+            given if _is_plain(given) else Parameter(given.oid, given.format, cell)
+            for given, cell in zip(parameters, exchange.rows[0], strict=True)
+        ]
+
     async def check(self, sql: str, parameter_oids: Sequence[int] = ()) -> tuple[int, ...]:
         """Parse and Bind without executing; returns the types of the parameters."""
+        await self._channel.speak_utf8()
         exchange = self._exchange(sql)
         self._parse(exchange, sql, parameter_oids)
         oids: tuple[int, ...] = ()
@@ -429,7 +535,8 @@ class SessionLink:
 
     def notice(self, message: str, *, detail: str | None = None) -> None:
         """Send the client a NOTICE, after the answers to its earlier statements."""
-        self._channel.tell(messages.notice_response(message, detail))
+        encoding = self._channel.conversation.client_encoding
+        self._channel.tell(messages.notice_response(message, detail, encoding=encoding))
 
     def _exchange(self, sql: str) -> _Exchange:
         return _Exchange(self.shift if sql == self._text else None)

@@ -23,6 +23,7 @@ from oar_proxy.hublink import HubChannel
 from oar_proxy.log import raised_at
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, Kind
+from oar_proxy.wire.encodings import AS_UTF8
 from oar_proxy.wire.requests import Own, OwnExecute, OwnParse, OwnProof, OwnQuery, Requests
 from oar_proxy.wire.scram import Authentication, Keys
 
@@ -76,9 +77,8 @@ class Session:
             self._hub_room.wait,
             self._settled,
         )
-        self._guards = Guards(
-            self.conversation, federation.suspect if federates else _nothing_is_suspect
-        )
+        suspects = _suspects(federation, self.conversation) if federates else _nothing_is_suspect
+        self._guards = Guards(self.conversation, suspects)
         self._federated = Federated(federation, self._channel, self._guards, sentinels=sentinels)
         self.requests = Requests(
             self.conversation,
@@ -129,7 +129,8 @@ class Session:
         """
         silent = self.conversation.fatal or self.conversation.inside_message
         if not self._ending and self._client is not None and not silent:
-            self._client.write(messages.error_response(error, "FATAL"))
+            encoding = self.conversation.client_encoding
+            self._client.write(messages.error_response(error, "FATAL", encoding=encoding))
         self._end()
 
     def drain(self) -> None:
@@ -285,7 +286,7 @@ class Session:
     def _ready(self) -> None:
         self._guards.ready()
         if self.conversation.status == ord("I"):
-            self._channel.moment.end()
+            self._channel.transaction_over()
         if self._draining and not self.busy:
             asyncio.get_running_loop().call_soon(self.fail, ShuttingDown())
 
@@ -344,6 +345,16 @@ class Session:
                 self._client.pause_reading()
             else:
                 self._client.resume_reading()
+
+
+def _suspects(federation: Federation, conversation: Conversation) -> Callable[[bytes], bool]:
+    """Return what looks for words of ours; they are known in UTF-8, and in ASCII."""
+
+    def suspect(text: bytes) -> bool:
+        known = conversation.client_encoding in AS_UTF8 or text.isascii()
+        return not known or federation.suspect(text)
+
+    return suspect
 
 
 def _nothing_is_suspect(text: bytes) -> bool:  # noqa: ARG001

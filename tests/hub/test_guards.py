@@ -212,14 +212,6 @@ def test_the_error_names_the_table_and_says_what_to_do(client):
     )
 
 
-@pytest.mark.parametrize("encoding", ["LATIN1", "KOI8R", "WIN1251", "EUC_JP"])
-def test_the_error_says_when_the_encoding_is_to_blame(client, encoding):
-    client.execute(f"SET client_encoding = '{encoding}'")
-    with pytest.raises(psycopg.errors.FeatureNotSupported) as caught:
-        client.execute("SELECT * FROM shop.t")
-    assert caught.value.diag.message_hint == "SET client_encoding TO 'UTF8'"
-
-
 def test_a_client_cannot_see_planning_tables(client, published):
     name = published.tables["shop", "t"].planning_name
     with pytest.raises(psycopg.errors.InsufficientPrivilege):

@@ -271,21 +271,60 @@ def test_the_client_sees_what_postgresql_sends_of_the_merged_tables(talk, name):
         "SELECT * FROM oar_ask('Сколько?')",
         "SELECT * FROM oar_explain('Сколько?')",
         "/* oar: Сколько? */",
-        "SELECT count(*) FROM a WHERE v = 'Привет'",
+        "SELECT count(*) FROM a WHERE id::text <> 'Привет'",
+        "SELECT 'Привет'",
     ],
 )
 @pytest.mark.parametrize("extended", [False, True], ids=["simple", "extended"])
-def test_what_is_written_in_another_encoding_is_told_so(talk, asked, extended):
+def test_another_encoding_changes_nothing_but_the_bytes(talk, asked, extended):
     proxy, _ = talk()
+    codecs = {"UTF8": "utf-8", "WIN1251": "cp1251"}
+
+    def said(encoding):
+        proxy.ask(query(f"SET client_encoding = '{encoding}'"))
+        text = asked.encode(codecs[encoding])
+        sent = encode_parse(b"", text) + bind() + describe(b"P") + execute() + SYNC
+        return [
+            # Behind the number of columns and the bytes that the first has.
+            (code, body[6 if code == "D" else 0 :].decode(codecs[encoding], "replace")[:60])
+            for code, body in proxy.ask(sent if extended else frame(b"Q", text + b"\0"))
+            if code not in "TS" and not (code == "N" and b"milliseconds" in body)
+        ]
+
+    there = said("UTF8")
+    assert said("WIN1251") == there
+    assert there[-1][0] == "Z"
+    proxy.close()
+
+
+def test_names_that_are_not_ascii_are_refused_where_the_encoding_is_not_utf8(talk):
+    proxy, _ = talk()
+    name, text = "ж".encode("cp1251"), b"SELECT count(*) FROM a"
     proxy.ask(query("SET client_encoding = 'WIN1251'"))
-    text = asked.encode("cp1251")
-    sent = encode_parse(b"", text) + bind() + execute() + SYNC
-    got = [comparable(*m) for m in proxy.ask(sent if extended else frame(b"Q", text + b"\0"))]
-    (error,) = [fields for code, fields in got if code == "E"]
-    assert (error["C"], error["H"]) == (b"0A000", b"SET client_encoding TO 'UTF8'")
-    assert got[-1] == ("Z", b"I")
-    assert ("Z", b"I") in proxy.ask(query("RESET client_encoding; SELECT count(*) FROM a"))
+    for asked in (
+        encode_parse(name, text) + SYNC,
+        encode_parse(b"s", text) + bind(name, b"s") + execute(name) + SYNC,
+    ):
+        got = [comparable(*m) for m in proxy.ask(asked)]
+        (error,) = [fields for code, fields in got if code == "E"]
+        assert error["C"] == b"0A000"
+        assert b"is not ASCII" in error["M"]
+    plain = encode_parse(name, b"SELECT 1") + bind(name, name) + execute(name) + SYNC
+    assert not any(code == "E" for code, _ in proxy.ask(plain))
+    proxy.close()
+
+
+def test_bytes_that_are_no_text_of_the_clients_encoding_are_refused(talk):
+    proxy, _ = talk()
+    text = "SELECT * FROM oar_ask('Сколько?')".encode("cp1251")
     assert any(code == "E" for code, _ in proxy.ask(frame(b"Q", text + b"\0")))
+    proxy.ask(query("SET client_encoding = 'EUC_JP'"))
+    for asked in (frame(b"Q", text + b"\0"), encode_parse(b"", text) + bind() + execute() + SYNC):
+        got = [comparable(*m) for m in proxy.ask(asked)]
+        (error,) = [fields for code, fields in got if code == "E"]
+        assert error["C"] == b"22021"
+        assert got[-1] == ("Z", b"I")
+        assert ("Z", b"I") in proxy.ask(query("SELECT count(*) FROM a"))
     proxy.close()
 
 

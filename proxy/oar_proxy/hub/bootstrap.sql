@@ -55,12 +55,6 @@ COMMENT ON SCHEMA oar_plan IS 'empty tables to plan statements over: nothing to 
 CREATE OR REPLACE FUNCTION oar_internal.guard(schema_name text, table_name text)
 RETURNS SETOF record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $body$
 BEGIN
-    -- Text that the proxy cannot read comes here. Not every encoding has more than ASCII.
-    IF pg_catalog.current_setting('client_encoding') NOT IN ('UTF8', 'SQL_ASCII') THEN
-        RAISE EXCEPTION USING ERRCODE = '0A000',
-            MESSAGE = 'statement over owners'' tables not run: client_encoding is not UTF8',
-            HINT = 'SET client_encoding TO ''UTF8''';
-    END IF;
     RAISE EXCEPTION USING ERRCODE = '0A000',
         MESSAGE = pg_catalog.format('table "%s.%s" was reached by a statement form that the proxy does not '
                          'evaluate', schema_name, table_name),

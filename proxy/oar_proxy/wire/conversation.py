@@ -19,6 +19,7 @@ from typing import Final
 
 from oar_proxy.errors import OarError, ProtocolViolation
 from oar_proxy.wire import messages
+from oar_proxy.wire.encodings import UTF8
 from oar_proxy.wire.messages import HEADER
 
 
@@ -90,7 +91,7 @@ class Expected:
     of the hub's answers, exactly one of ``done``, ``failed`` and ``skipped`` a request.
     """
 
-    __slots__ = ("ends", "kind", "plain")
+    __slots__ = ("ends", "kind", "plain", "utf8")
     passes = True
     aside = False
     """The client gets what is interjected before this is answered: it waits for nothing of ours."""
@@ -105,6 +106,8 @@ class Expected:
         """Messages that need no look."""
         self.ends = kind.plain_ends if self.routine else b""
         """Messages that end it, of which no hook has to be told."""
+        self.utf8 = False
+        """Sent while the hub takes and gives UTF-8, whatever the client's encoding is."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -171,7 +174,8 @@ class Conversation:
     executed by such a message, and what follows, a Query too, is in one transaction with it up to
     the Sync. ``copying``: the hub reads CopyData. ``status``: the
     transaction status of the last ReadyForQuery. ``withheld``: an ErrorResponse that ended a
-    pipeline and that the client has not been given. ``confusion``: the hub sent what is not legal;
+    pipeline and that the client has not been given. ``client_encoding``: as the hub has reported
+    it. ``failures`` counts the errors of the hub's. ``confusion``: the hub sent what is not legal;
     nothing more is read, and nothing can be said any more.
     """
 
@@ -189,6 +193,8 @@ class Conversation:
         self.copying = False
         self.status = ord("I")
         self.withheld: bytes | None = None
+        self.client_encoding = UTF8
+        self.failures = 0
         self.fatal = False
         self.confusion: OarError | None = None
         self._queue: deque[Expected] = deque()
@@ -349,12 +355,16 @@ class Conversation:
 
     def _message(self, code: int, message: bytes) -> bytes | None:
         """Return what the client gets of a message: itself (the same object), else, or None."""
+        head = self._queue[0] if self._queue else None
+        if code in (_ERROR, _NOTICE) and head is not None and head.utf8:
+            message = messages.recoded(message, self.client_encoding)
         if code == _ERROR:
             return self._error(message)
-        head = self._queue[0] if self._queue else None
         if code == _NOTICE:
             return message if head is None else head.notice(message)
-        if code in (_PARAMETER_STATUS, _NOTIFICATION):
+        if code == _PARAMETER_STATUS:
+            return self._setting(message)
+        if code == _NOTIFICATION:
             return message
         if head is None or code not in head.kind.answers:
             return self._unexpected(code, head, message)
@@ -396,7 +406,14 @@ class Conversation:
             self._on_key(message)
         return message
 
+    def _setting(self, message: bytes) -> bytes:
+        name, _, value = message[HEADER.size :].partition(b"\0")
+        if name == b"client_encoding":
+            self.client_encoding = value[:-1].decode("ascii", errors="replace")
+        return message
+
     def _error(self, message: bytes) -> bytes | None:
+        self.failures += 1
         self.fatal = messages.decode_fields(message).get("V") in (b"FATAL", b"PANIC")
         if not self._queue or self.fatal:
             return message

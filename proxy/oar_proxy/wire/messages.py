@@ -18,6 +18,7 @@ from oar_adapters.interface import Cell
 
 from oar_proxy.errors import LimitExceeded, OarError, ProtocolViolation
 from oar_proxy.federation import Parameter, Pieces
+from oar_proxy.wire.encodings import UTF8, encoded
 
 HEADER: Final = struct.Struct("!BI")
 """Type byte and length; the length counts itself but not the type byte."""
@@ -357,22 +358,36 @@ def encode_fields(code: bytes, fields: dict[str, bytes]) -> bytes:
     return _message(code, body + b"\0")
 
 
-def _text(value: str) -> bytes:
-    return value.replace("\0", "").encode(errors="replace")
+def recoded(message: bytes, encoding: str) -> bytes:
+    """Put an ErrorResponse or NoticeResponse, which came in UTF-8, into a client encoding."""
+    fields = {
+        code: encoded(value.decode(errors="replace"), encoding)
+        for code, value in decode_fields(message).items()
+    }
+    return encode_fields(message[:1], fields)
 
 
-def error_response(error: OarError, severity: str = "ERROR", *, shift: int = 0) -> bytes:
-    """Write the ErrorResponse of one of our errors; ``shift`` is added to its position."""
+def _text(value: str, encoding: str) -> bytes:
+    return encoded(value.replace("\0", ""), encoding)
+
+
+def error_response(
+    error: OarError, severity: str = "ERROR", *, shift: int = 0, encoding: str = UTF8
+) -> bytes:
+    """Write the ErrorResponse of one of our errors, for a client of that encoding.
+
+    ``shift`` is added to its position.
+    """
     fields = {
         "S": severity.encode(),
         "V": severity.encode(),
         "C": error.sqlstate.encode(),
-        "M": _text(error.message),
+        "M": _text(error.message, encoding),
     }
     if error.detail is not None:
-        fields["D"] = _text(error.detail)
+        fields["D"] = _text(error.detail, encoding)
     if error.hint is not None:
-        fields["H"] = _text(error.hint)
+        fields["H"] = _text(error.hint, encoding)
     if error.position is not None:
         fields["P"] = b"%d" % (error.position + shift)
     if error.routine is not None:
@@ -380,11 +395,11 @@ def error_response(error: OarError, severity: str = "ERROR", *, shift: int = 0) 
     return encode_fields(b"E", fields)
 
 
-def notice_response(message: str, detail: str | None) -> bytes:
-    """Write a NoticeResponse of severity NOTICE."""
-    fields = {"S": b"NOTICE", "V": b"NOTICE", "C": b"00000", "M": _text(message)}
+def notice_response(message: str, detail: str | None, *, encoding: str = UTF8) -> bytes:
+    """Write a NoticeResponse of severity NOTICE, for a client of that encoding."""
+    fields = {"S": b"NOTICE", "V": b"NOTICE", "C": b"00000", "M": _text(message, encoding)}
     if detail is not None:
-        fields["D"] = _text(detail)
+        fields["D"] = _text(detail, encoding)
     return encode_fields(b"N", fields)
 
 
