@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 
 import psycopg
 import pytest
 from oar_adapters.interface import Column
+from oar_proxy.hub import bootstrap, publication, tables
 from oar_proxy.hub.publication import PublicationBlocked, PublicationRefused
 
 ID = ("id", "integer", True)
@@ -337,3 +339,43 @@ def test_tables_of_some_owners_can_be_left_out_with_those_they_share(catalog, ta
     )
     assert published.without([]) is published
     assert set(published.without(["south"]).tables) == {("shop", "a")}
+
+
+def test_tables_are_made_anew_where_their_statements_have_changed(
+    publish_now, catalog, table, admin, monkeypatch
+):
+    wanted = catalog([(("owner", "shop"), [table("t", ID), table("u", ID)])])
+    planning = [f"oar_plan.{published.planning_name}" for published in wanted.tables.values()]
+
+    def made():
+        names = ["shop.t", "shop.u", *planning]
+        rows = admin.execute("SELECT n::regclass::oid FROM unnest(%s::text[]) AS n", (names,))
+        return {oid for (oid,) in rows}
+
+    publish_now(wanted)
+    first = made()
+    # As before there was anything to tell of the statements, which had not changed yet.
+    admin.execute("UPDATE oar_internal.published SET content = content - 'form'")
+    monkeypatch.setattr(publication, "FORM", tables.FIRST_FORM)
+    assert not publish_now(wanted)
+    monkeypatch.setattr(publication, "FORM", "another")
+    assert publish_now(wanted)
+    assert not publish_now(wanted)
+    second = made()
+    assert len(first | second) == 8
+    monkeypatch.setattr(publication, "FORM", tables.FIRST_FORM)
+    assert publish_now(wanted)
+
+
+def test_the_form_of_tables_is_that_of_all_their_statements(monkeypatch):
+    """Whichever of them changes, and a hub that was published to by other ones is set up anew."""
+    assert tables._form() == tables.FORM
+    for name in ("planning_table", "guard_view", "comments"):
+        with monkeypatch.context() as patch:
+            made = getattr(tables, name)
+            patch.setattr(
+                tables, name, lambda *given, made=made: [*made(*given), psycopg.sql.SQL("x")]
+            )
+            assert tables._form() != tables.FORM
+    scripts = b"".join(bootstrap.SCRIPTS)
+    assert hashlib.sha256(scripts + tables.FORM.encode()).hexdigest() == bootstrap.DIGEST

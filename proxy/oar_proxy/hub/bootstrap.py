@@ -1,9 +1,9 @@
 """What every hub holds before anything is published, and which oar it was set up by.
 
 All of it is in the SQL files beside this one, ``bootstrap.sql``, ``inforce.sql``, ``ledger.sql``.
-The hub remembers their digest, so a change of them reaches every hub at the next start. Schema
-``oar`` is what clients may read about the proxy, ``oar_internal`` is the proxy's own, ``oar_plan``
-holds the planning tables.
+The hub remembers a digest of them, and of the statements that publish a table (``tables.py``), so
+a change of these reaches every hub at the next start. Schema ``oar`` is what clients may read about
+the proxy, ``oar_internal`` is the proxy's own, ``oar_plan`` holds the planning tables.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from psycopg.rows import TupleRow
 
 from oar_proxy.hub.address import HubError
 from oar_proxy.hub.binaries import OLDEST_MAJOR
+from oar_proxy.hub.tables import FORM
 
 CLIENT_ROLE: Final = "oar_client"
 AUDITOR_ROLE: Final = "oar_auditor"
@@ -34,8 +35,8 @@ SCRIPTS: Final = tuple(
 )
 """What sets a hub up, whatever an older oar has made of it; run in this order."""
 
-DIGEST: Final = hashlib.sha256(b"".join(SCRIPTS)).hexdigest()
-"""Says whether a hub is set up as this oar needs it."""
+DIGEST: Final = hashlib.sha256(b"".join((*SCRIPTS, FORM.encode()))).hexdigest()
+"""Says whether a hub is set up as this oar needs it, what is published included."""
 
 RELEASE: Final = version("oar")
 """Says which of two that need a hub differently is the newer one."""

@@ -23,12 +23,12 @@ from oar_proxy.catalog import Catalog, PublishedTable, TableName
 from oar_proxy.hub.access import AdminPool
 from oar_proxy.hub.address import HubError
 from oar_proxy.hub.bootstrap import changing
+from oar_proxy.hub.tables import FIRST_FORM, FORM, comments, guard_view, planning, planning_table
 
 _LOCK_TIMEOUT: Final = "500ms"
 """Less than deadlock_timeout (1 s): publication gives way before a client could be the victim."""
 
 _NAME_BYTES: Final = 63
-_KEY_COLUMNS: Final = 32
 _TABLE_COLUMNS: Final = 1600
 
 _RESERVED_SCHEMAS: Final = frozenset(
@@ -136,12 +136,14 @@ def _content(table: PublishedTable) -> dict[str, Any]:
         "unique_keys": [list(key) for key in table.unique_keys],
         "comment": table.comment,
         "planning_name": table.planning_name,
+        "form": FORM,
     }
 
 
-def _shape(stored: _Stored) -> list[tuple[str, str]]:
+def _shape(stored: _Stored) -> tuple[str, list[tuple[str, str]]]:
     """Return what a guard view is made of: a change of anything else leaves the view alone."""
-    return [(column["name"], column["type"]) for column in stored.content["columns"]]
+    columns = [(column["name"], column["type"]) for column in stored.content["columns"]]
+    return stored.content["form"], columns
 
 
 async def _stored(connection: AsyncConnection[TupleRow]) -> dict[TableName, _Stored]:
@@ -149,7 +151,7 @@ async def _stored(connection: AsyncConnection[TupleRow]) -> dict[TableName, _Sto
         "SELECT schema, name, position, content FROM oar_internal.published"
     )
     return {
-        (schema, name): _Stored(position, content)
+        (schema, name): _Stored(position, {"form": FIRST_FORM, **content})
         for schema, name, position, content in await cursor.fetchall()
     }
 
@@ -312,7 +314,7 @@ def _drop(
         yield sql.SQL("DROP VIEW IF EXISTS {} CASCADE").format(sql.Identifier(*key))
     for key, old in stored.items():
         if key not in wanted or wanted[key].content != old.content:
-            yield sql.SQL("DROP TABLE IF EXISTS {}").format(_planning(old.content["planning_name"]))
+            yield sql.SQL("DROP TABLE IF EXISTS {}").format(planning(old.content["planning_name"]))
 
 
 def _create_schemas(catalog: Catalog, present: set[str]) -> Iterator[sql.Composable]:
@@ -336,72 +338,10 @@ def _create(
     keyable: frozenset[str],
 ) -> Iterator[sql.Composable]:
     for table in changed:
-        yield from _planning_table(table, keyable)
+        yield from planning_table(table, keyable)
         if table.key not in stored or table.key in reshaped:
-            yield from _guard_view(table)
-        yield from _comments(table)
-
-
-def _planning_table(table: PublishedTable, keyable: frozenset[str]) -> Iterator[sql.Composable]:
-    name = _planning(table.planning_name)
-    parts: list[sql.Composable] = [
-        sql.SQL("{} {}{}").format(
-            sql.Identifier(column.name),
-            sql.SQL(column.type),
-            sql.SQL(" NOT NULL" if column.not_null else ""),
-        )
-        for column in table.columns
-    ]
-    parts += _keys(table, keyable)
-    yield sql.SQL("CREATE TABLE {} ({})").format(name, sql.SQL(", ").join(parts))
-    yield sql.SQL("GRANT SELECT ON {} TO oar_planner").format(name)
-
-
-def _keys(table: PublishedTable, keyable: frozenset[str]) -> Iterator[sql.Composable]:
-    """Return the keys that PostgreSQL can hold; one left out only leaves the planner less to use.
-
-    PRIMARY KEY implies NOT NULL, which not every owner's does (SQLite): then it is UNIQUE here.
-    """
-    declared = [key for key in (table.primary_key, *table.unique_keys) if key]
-    for key in dict.fromkeys(declared):
-        columns = [table.column(name) for name in key]
-        if len(key) > _KEY_COLUMNS or any(c.type not in keyable for c in columns):
-            continue
-        primary = key == table.primary_key and all(column.not_null for column in columns)
-        yield sql.SQL("{} ({})").format(
-            sql.SQL("PRIMARY KEY" if primary else "UNIQUE"),
-            sql.SQL(", ").join(map(sql.Identifier, key)),
-        )
-
-
-def _guard_view(table: PublishedTable) -> Iterator[sql.Composable]:
-    name = sql.Identifier(*table.key)
-    columns = sql.SQL(", ").join(
-        sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.type))
-        for column in table.columns
-    )
-    yield sql.SQL("CREATE VIEW {} AS SELECT * FROM oar_internal.guard({}, {}) AS t({})").format(
-        name, sql.Literal(table.schema), sql.Literal(table.name), columns
-    )
-    yield sql.SQL("GRANT SELECT ON {} TO oar_client").format(name)
-
-
-def _comments(table: PublishedTable) -> Iterator[sql.Composable]:
-    yield sql.SQL("COMMENT ON VIEW {} IS {}").format(
-        sql.Identifier(*table.key), _text(table.comment)
-    )
-    for column in table.columns:
-        yield sql.SQL("COMMENT ON COLUMN {} IS {}").format(
-            sql.Identifier(*table.key, column.name), _text(column.comment)
-        )
-
-
-def _text(comment: str | None) -> sql.Literal:
-    return sql.Literal(comment.replace("\0", "") if comment else None)
-
-
-def _planning(name: str) -> sql.Identifier:
-    return sql.Identifier("oar_plan", name)
+            yield from guard_view(table)
+        yield from comments(table)
 
 
 async def _drop_schema(connection: AsyncConnection[TupleRow], schema: str) -> None:
