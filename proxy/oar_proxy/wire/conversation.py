@@ -21,6 +21,7 @@ from oar_proxy.errors import OarError, ProtocolViolation
 from oar_proxy.wire import messages
 from oar_proxy.wire.encodings import UTF8
 from oar_proxy.wire.messages import HEADER
+from oar_proxy.wire.stepping import after_rows
 
 
 class Kind(enum.Enum):
@@ -311,10 +312,9 @@ class Conversation:
             while at <= last_header:
                 code, length = unpack(chunk, at)
                 if code in _ROWS and code in head.plain:
-                    row = code
-                    # Bulk results are spent in this loop.
-                    while code == row and (at := at + 1 + length) <= last_header:
-                        code, length = unpack(chunk, at)
+                    at += 1 + length
+                    if at <= last_header and chunk[at] == code:
+                        at = after_rows(chunk, at)
                     continue
                 if not 4 <= length <= _LONGEST[code]:
                     raise HubConfused(f"invalid message length from the hub: {length}")
