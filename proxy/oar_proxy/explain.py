@@ -231,6 +231,9 @@ def _step(
         described["Semi-Joins"] = semi_joins
     if step.merging:
         described["Only Filtered By"] = [_published(plan, leaf.number) for leaf, _ in step.merging]
+    matching = [leaf for leaf in step.matching if all(leaf is not each for each, _ in step.merging)]
+    if matching:
+        described["Looked Up Among"] = [_published(plan, leaf.number) for leaf in matching]
     if step.denied:
         described["Denied"] = [
             {"From": _origins(edge), "To": _receiver(edge), "Rule": verdict.rule}
@@ -386,6 +389,8 @@ def _format_step(number: int, step: Mapping[str, Any]) -> Iterator[str]:
         yield f"    Semi-join inside the owner: {edge['From']} -> {edge['To']}"
     for name in step.get("Only Filtered By", ()):
         yield f"    Only filtered by {name}"
+    for name in step.get("Looked Up Among", ()):
+        yield f"    Looked up among keys of {name}, where rows are many"
     for key in step.get("Denied", ()):
         yield f"    Denied: {key['From']} -> {key['To']} (rule {key['Rule']})"
     yield from (f"    Not reduced on {reason}" for reason in step.get("Not Reduced", ()))

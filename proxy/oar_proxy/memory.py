@@ -31,6 +31,11 @@ class Account:
         limits = self._memory.limits
         return min(limits.max_bytes, limits.max_total_bytes)
 
+    def has_room(self, size: int) -> bool:
+        """Tell whether so many bytes more could be held now."""
+        limits, used = self._memory.limits, self._memory.used
+        return self._held + size <= limits.max_bytes and used + size <= limits.max_total_bytes
+
     def hold(self, size: int) -> None:
         """Take so many bytes more.
 

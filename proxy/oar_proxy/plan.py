@@ -27,7 +27,7 @@ from oar_adapters.interface import (
     base_type,
 )
 
-from oar_proxy import counting, leaves
+from oar_proxy import counting, leaves, matching
 from oar_proxy import predicate as predicates
 from oar_proxy.catalog import Holder
 from oar_proxy.counting import Counted
@@ -92,6 +92,9 @@ class Step:
     they go to. It holds if all of them travel, and each row of a joined leaf has one of its own."""
     apart: Scan | None = None
     """What is asked for where that does not hold."""
+    matching: tuple[Leaf, ...] = ()
+    """Leaves that the proxy may look the rows up in, whether or not their keys travel: they find
+    one by a single integer, which nothing else needs."""
 
     @property
     def estimate(self) -> float:
@@ -320,7 +323,7 @@ class _Planner:
         }
         for chosen in ordered.chosen:
             for holder in self.occurrences[chosen.occurrence].table.holders:
-                step = self._merged(self._step(chosen, holder), sent)
+                step = self._filtered(self._step(chosen, holder), sent)
                 left_out = (
                     f"{target.column}: {reason}"
                     for target, reason in ordered.left_out
@@ -398,26 +401,27 @@ class _Planner:
 
     # --- rows that leaves filter ----------------------------------------------------------------
 
-    def _merged(self, step: Step, sent: Collection[Origin]) -> Step:
-        """Have rows counted without regard to what their leaves' keys are compared with.
+    def _filtered(self, step: Step, sent: Collection[Origin]) -> Step:
+        """Tell which leaves filter a step's rows, and have these counted if that is all they do.
 
-        ``sent`` are the columns whose values in rows are other occurrences' keys.
+        Without regard, then, to what their leaves' keys are compared with. ``sent`` are the columns
+        whose values in rows are other occurrences' keys.
         """
         number, target = step.occurrence, self.targets.get(step.occurrence)
         occurrence = self.occurrences[number]
         if target is None or step.stage != "rows" or len(occurrence.table.holders) > 1:
             return step
-        merging = {
-            leaf: edge
-            for leaf in target.leaves
-            for edge in step.edges
-            if self._brings(edge, leaf) and self._only_filters(leaf, occurrence)
-        }
+        filters = [leaf for leaf in target.leaves if self._only_filters(leaf, occurrence)]
         kept = {origin.column for origin in sent if origin.occurrence == number}
         used = {*target.uses.plain, *target.uses.aggregated}
         joined = Counter(column for leaf in target.leaves for column in leaf.columns)
         # One value stands for all of a column: that of one row of one leaf.
         kept |= {column for column, times in joined.items() if times > 1}
+        free = [leaf for leaf in filters if (kept | used).isdisjoint(leaf.columns)]
+        if not self.permit or self.permit(f"matching {number}"):
+            numbered = tuple(leaf for leaf in free if self._is_integer(leaf, occurrence))
+            step = replace(step, matching=numbered)
+        merging = {leaf: edge for leaf in free for edge in step.edges if self._brings(edge, leaf)}
         for leaf in target.leaves:
             if leaf not in merging or not (kept | used).isdisjoint(leaf.columns):
                 merging.pop(leaf, None)
@@ -431,6 +435,10 @@ class _Planner:
             merging=tuple(merging.items()),
             apart=step.scan,
         )
+
+    def _is_integer(self, leaf: Leaf, target: Occurrence) -> bool:
+        types = [target.table.column(column).type for column in leaf.columns]
+        return len(types) == 1 and types[0] in matching.WIDTHS
 
     def _brings(self, edge: UsedEdge, leaf: Leaf) -> bool:
         """Tell whether an edge carries a leaf's rows, each as one key."""

@@ -18,6 +18,7 @@ from functools import partial
 from oar_adapters.interface import Adapter, KeyFilter, Scan, base_type
 
 from oar_proxy import gate as gates
+from oar_proxy import matching
 from oar_proxy.edges import UsedEdge
 from oar_proxy.errors import OarError, QueryCanceled
 from oar_proxy.fetch import Fetcher, Sending
@@ -151,8 +152,12 @@ class _Runner:
             for task in warming.values():
                 task.cancel()  # of an owner that need not be asked after all
         for step in self.plan.steps:
-            for leaf, _ in self.asked[step.number].merging:
+            merged = [leaf for leaf, _ in self.asked[step.number].merging]
+            for leaf in merged:
                 self._join_with_one(self.rows[step.number], leaf)
+            for leaf in step.matching:
+                if leaf not in merged:
+                    await self._match(step, leaf)
         for step in self.plan.steps:
             if step.stage == "rows":
                 self.gathered.rows.setdefault(step.occurrence, []).append(self.rows[step.number])
@@ -271,14 +276,42 @@ class _Runner:
 
         They get its key, whichever they had, and the others of the leaf have done their work.
         """
-        pairs, kept = sorted(leaf.pairs), None
-        for held in self._rows_of(leaf.number):
-            place = held.first_with([name for name, _ in pairs]) if kept is None else None
-            held.keep_only(place, self.fetcher.account)
-            kept = kept if place is None else held
+        pairs = sorted(leaf.pairs)
+        kept = self._keep_one(leaf, [name for name, _ in pairs])
         for name, column in pairs:
             key = [] if kept is None else kept.columns[kept.names.index(name)]
             rows.insert(column, key, self.fetcher.account)
+
+    def _keep_one(self, leaf: Leaf, names: Sequence[str]) -> Rows | None:
+        """Let go of all rows of a leaf but the first whose columns of those names are not NULL."""
+        kept = None
+        for held in self._rows_of(leaf.number):
+            place = held.first_with(names) if kept is None else None
+            held.keep_only(place, self.fetcher.account)
+            kept = kept if place is None else held
+        return kept
+
+    async def _match(self, step: Step, leaf: Leaf) -> None:
+        """Look many rows up among a leaf's keys, so that the hub joins them with one row of it."""
+        rows, leaves = self.rows[step.number], self._rows_of(leaf.number)
+        ((name, column),) = leaf.pairs
+        count = rows.count + sum(held.count for held in leaves)
+        once = leaf.joined
+        if count < matching.WORTHWHILE or (once and not all(held.once for held in leaves)):
+            return
+        room = count * matching.WORKSPACE
+        if not self.fetcher.account.has_room(room):
+            return
+        place = rows.names.index(column)
+        width = matching.WIDTHS[self.asked[step.number].scan.columns[place].type]
+        cells = rows.columns[place]
+        keys = [chunk for held in leaves for chunk in held.columns[held.names.index(name)]]
+        self.fetcher.account.hold(room)
+        marked = await asyncio.to_thread(matching.marked, cells, keys, width, once=once)
+        self.fetcher.account.free(room)
+        if marked is not None:
+            rows.columns[place] = [marked]
+            self._keep_one(leaf, [name])
 
     def _keys(
         self, columns: Sequence[UsedEdge]

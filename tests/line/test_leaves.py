@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import psycopg
 import pytest
+from oar_proxy import matching
 from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
 
 ALLOW = "version: 1\nkey_disclosure:\n  - {column: '*', to: ['*'], max_keys: 100000}\n"
@@ -51,6 +52,8 @@ CONTENT = {
 }
 TYPES = {"stores": STORES, "days": DAYS, "twice": TWICE}
 TABLES = ("postgres", "sqlite", "mariadb")
+DENSE = [row for row in ROWS if None not in row[1:3]]
+"""The rows that have both keys: each dense_TABLE."""
 
 
 def fill(connection, name, types, rows):
@@ -63,6 +66,7 @@ def fill(connection, name, types, rows):
 class Places:
     client: psycopg.Connection
     few: psycopg.Connection
+    keyless: psycopg.Connection
     merged: psycopg.Connection
 
 
@@ -80,23 +84,26 @@ def places(owner_url, mariadb_server, new_database, running_proxy, tmp_path_fact
         with psycopg.connect(dsn) as connection:
             for name in names:
                 fill(connection, name, FACTS, ROWS)
+                fill(connection, f"dense_{name}", FACTS, DENSE)
     south = sqlite3.connect(directory / "south.sqlite")
     with south:
-        south.execute(
-            "CREATE TABLE sqlite (id INTEGER PRIMARY KEY, k INTEGER, j INTEGER,"
-            " s VARCHAR(20) COLLATE NOCASE, kind VARCHAR(20), n INTEGER)"
-        )
-        south.executemany("INSERT INTO sqlite VALUES (?, ?, ?, ?, ?, ?)", ROWS)
+        for name, rows in (("sqlite", ROWS), ("dense_sqlite", DENSE)):
+            south.execute(
+                f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, k INTEGER, j INTEGER,"
+                " s VARCHAR(20) COLLATE NOCASE, kind VARCHAR(20), n INTEGER)"
+            )
+            south.executemany(f"INSERT INTO {name} VALUES (?, ?, ?, ?, ?, ?)", rows)
     south.close()
     database, url = mariadb_server.new_database(
         "leaves", options="CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
     )
-    mariadb_server.run(
-        f"CREATE TABLE mariadb ({FACTS})",
-        "INSERT INTO mariadb VALUES (%s, %s, %s, %s, %s, %s)",
-        database=database,
-        rows=ROWS,
-    )
+    for name, rows in (("mariadb", ROWS), ("dense_mariadb", DENSE)):
+        mariadb_server.run(
+            f"CREATE TABLE {name} ({FACTS})",
+            f"INSERT INTO {name} VALUES (%s, %s, %s, %s, %s, %s)",
+            database=database,
+            rows=rows,
+        )
     urls = {
         "west": owner_url(west),
         "north": owner_url(north),
@@ -117,11 +124,13 @@ def places(owner_url, mariadb_server, new_database, running_proxy, tmp_path_fact
         running_proxy(settings("hub_few", FEW)) as (_, few),
         psycopg.connect(dsn, autocommit=True) as client,
         psycopg.connect(few, autocommit=True) as limited,
+        psycopg.connect(dsn, autocommit=True) as keyless,
         psycopg.connect(merged, autocommit=True) as reference,
     ):
-        for connection in (client, limited):
+        for connection in (client, limited, keyless):
             connection.execute("SET search_path = shop")
-        yield Places(client, limited, reference)
+        keyless.execute("SET oar.max_keys = 0")
+        yield Places(client, limited, keyless, reference)
 
 
 def step_of(connection, statement, table, parameters=None):
@@ -155,6 +164,7 @@ FILTERED = {
     "in a subquery": "SELECT max(q.c) FROM (SELECT f.kind, count(*) c FROM TABLE f JOIN stores t ON t.id = f.k WHERE t.region = 'north' GROUP BY 1) q",
     "in": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k IN (SELECT id FROM stores WHERE region = 'north') GROUP BY 1",
     "in, keys twice": "SELECT f.kind, count(*), sum(n) FROM TABLE f WHERE f.k IN (SELECT k FROM twice WHERE tag = 't') GROUP BY 1",
+    "in, keys twice, no NULL": "SELECT f.kind, count(*) FROM TABLE f WHERE f.k IN (SELECT k FROM twice WHERE tag = 't' AND k > 0) GROUP BY 1",
     "in, NULL first": "SELECT count(*) FROM TABLE f WHERE f.k IN (SELECT t.k FROM twice t WHERE t.tag = 't')",
     "exists": "SELECT f.kind, count(*) FROM TABLE f WHERE EXISTS (SELECT 1 FROM stores t WHERE t.id = f.k AND t.region = 'north') GROUP BY 1",
     "exists by rows": "SELECT f.kind, count(*) FROM TABLE f WHERE EXISTS (SELECT label FROM days d WHERE d.day = f.j AND f.k = d.shift AND d.label <> 'b') GROUP BY 1",
@@ -214,6 +224,14 @@ EITHER = {
     "one column for two": "SELECT f.kind, count(*) FROM TABLE f JOIN stores t ON t.id = f.k AND t.id = f.j GROUP BY 1",
 }
 
+LOOKED_UP = {
+    *("one condition", "total", "rows alone", "no condition", "distinct", "of its own too"),
+    *("of the key", "several", "outer beside", "filter and having", "in a subquery", "in"),
+    *("in, keys twice, no NULL", "exists", "in and joined", "only joined", "rolled up"),
+    *("in, twice the same", "windowed", "united", "distinct on"),
+}
+"""Those in which one integer says which rows count: no NULL, no key twice of a leaf that is joined."""
+
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("name", FILTERED)
@@ -239,6 +257,30 @@ def test_rows_are_told_apart_where_it_matters_which_one_they_join(places, name, 
 def test_keys_that_may_not_all_travel_tell_nothing_about_the_others(places, name, table):
     for connection in (places.few, places.client):
         answers(places, (FILTERED | APART | EITHER)[name].replace("TABLE", table), connection)
+
+
+@pytest.fixture
+def looked_up(monkeypatch):
+    """What came of looking few rows up, too."""
+    outcomes, marked = [], matching.marked
+
+    def seen(*arguments, **options):
+        outcomes.append(marked(*arguments, **options) is not None)
+        return marked(*arguments, **options)
+
+    monkeypatch.setattr(matching, "WORTHWHILE", 0)
+    monkeypatch.setattr(matching, "marked", seen)
+    return outcomes
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("name", [*FILTERED, *APART, *EITHER])
+def test_rows_are_looked_up_among_keys_that_do_not_travel(places, name, table, looked_up):
+    statement = (FILTERED | APART | EITHER)[name]
+    answers(places, statement.replace("TABLE", table), places.keyless)
+    looked_up.clear()
+    answers(places, statement.replace("TABLE", f"dense_{table}"), places.keyless)
+    assert any(looked_up) == (name in LOOKED_UP)
 
 
 @pytest.mark.parametrize("table", TABLES)
