@@ -7,6 +7,7 @@ it, and the order of the steps follows. Planning touches no owner.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,9 +17,12 @@ from typing import Any
 from oar_adapters.interface import (
     Adapter,
     Agreement,
+    And,
     Column,
     KeyFilter,
     Not,
+    NullTest,
+    Or,
     Predicate,
     Scan,
     SemiJoin,
@@ -34,7 +38,7 @@ from oar_proxy.counting import Counted
 from oar_proxy.cover import Cover, cover
 from oar_proxy.decision import Checked, Decisions, EdgeVerdict, KeyEdge
 from oar_proxy.edges import Edges, Stage, UsedEdge
-from oar_proxy.estimate import Estimates
+from oar_proxy.estimate import Estimates, selectivity
 from oar_proxy.firstrows import FirstRows, first_rows
 from oar_proxy.grouping import Withheld
 from oar_proxy.hub import planreading
@@ -379,8 +383,12 @@ class _Planner:
         if distinct:
             names = set(chosen.keys)
         columns: tuple[Column, ...] = tuple(c for c in holder.table.columns if c.name in names)
-        share = holder.table.row_estimate / occurrence.table.row_estimate
-        expected = chosen.rows * share
+        edges = self._used(chosen.edges, holder)
+        expected = chosen.rows * holder.table.row_estimate / occurrence.table.row_estimate
+        if chosen.stage == "rows" and limit == cap + 1:
+            told = tuple(self._matching_nothing(chosen, edges, holder, sent))
+            expected *= math.prod(selectivity(each, holder.table) for each in told)
+            sent += told
         scan = Scan(
             holder.table, columns, sent, (), limit, distinct, order=sort_keys, expected=expected
         )
@@ -390,7 +398,7 @@ class _Planner:
             occurrence=occurrence.number,
             owner=holder.owner,
             scan=scan if how is None else how.scan(scan),
-            edges=self._used(chosen.edges, holder),
+            edges=edges,
             denied=tuple(dict.fromkeys(self.edges.denied(into, holder))),
             kept=kept,
             unreduced=self._unreduced(occurrence.number),
@@ -398,6 +406,31 @@ class _Planner:
             semi_joins=tuple(self._semi_join(local) for local in chosen.local),
             rules=self.decisions.view_rules(holder.owner, holder.table.name),
         )
+
+    def _matching_nothing(
+        self,
+        chosen: Chosen,
+        edges: Sequence[UsedEdge],
+        holder: Holder,
+        sent: Sequence[Predicate],
+    ) -> Iterator[Predicate]:
+        """Yield what keeps rows from being sent whose key is NULL: they join with nothing (R1).
+
+        Where keys reach a column, or a condition or a table beside it compares it, those rows stay
+        away anyway.
+        """
+        told = {column.column for used in edges for column in used.columns}
+        told |= {e.target.column for local in chosen.local for e in local.edge.columns}
+        told |= {each.column for each in sent if not isinstance(each, And | Or | Not)}
+        for edge in self.candidates:
+            for end in (column.target for column in edge.columns):
+                if end.occurrence != chosen.occurrence or end.column in told:
+                    continue
+                told.add(end.column)
+                not_null = NullTest(end.column, negated=True)
+                nullable = not holder.table.column(end.column).not_null
+                if nullable and self.adapters[holder.owner].supports(holder.table, not_null):
+                    yield not_null
 
     # --- rows that leaves filter ----------------------------------------------------------------
 

@@ -25,7 +25,9 @@ from oar_proxy.errors import (
 from oar_proxy.moment import Moment
 from oar_proxy.slots import OwnerSlots
 
-_DATA_EXCEPTION: Final = "22"
+_OF_THE_STATEMENT: Final = ("21", "22")
+"""Classes of errors that a statement meets wherever it is evaluated: of subqueries that give too
+many rows, and of values that cannot be computed with."""
 """The class of SQLSTATEs that are about values."""
 
 
@@ -96,7 +98,7 @@ def owner_fault(owner: str, error: OwnerError) -> OarError:
             f"owner {owner} changed its schema: {error.what}",
             hint="retry: the catalog follows shortly",
         )
-    if error.sqlstate is not None and error.sqlstate.startswith(_DATA_EXCEPTION):
+    if error.sqlstate is not None and error.sqlstate.startswith(_OF_THE_STATEMENT):
         return OwnerDataException(f"{_condition(error.sqlstate)} at owner {owner}", error.sqlstate)
     return OwnerFault(
         f"owner {owner} refused a query{state}",

@@ -92,6 +92,7 @@ REFUSED = {
     "question in an expression": ("SELECT 1 + oar_ask('how many a')", "0A000"),
     "division by zero at an owner": ("SELECT 1 / (k - 10) FROM shop.a", "22012"),
     "number out of range at an owner": ("SELECT (k * 1000)::smallint FROM shop.a", "22003"),
+    "more rows than one at an owner": ("SELECT id, (SELECT a.k FROM shop.a) FROM shop.a", "21000"),
     "explain analyze of a write": ("CREATE TEMP TABLE w (id bigint); EXPLAIN ANALYZE INSERT INTO w SELECT id FROM shop.a", "0A000"),
     "explain analyze of a new table": ("EXPLAIN ANALYZE CREATE TEMP TABLE w AS SELECT id FROM shop.a", "0A000"),
     "nested too deeply": ("SELECT " + "+".join(["id"] * 3000) + " FROM shop.a", "0A000"),

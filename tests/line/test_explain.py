@@ -80,7 +80,7 @@ def test_text_and_json_tell_the_same(client):
         return "keys={Keys} rows={Rows} round trips={Round Trips}".format_map(order)
 
     assert lines == [
-        "Federated Query  (cost=200.00..200.10 rows=6 width=40)",
+        "Federated Query  (cost=200.00..200.09 rows=6 width=40)",
         "  Owner Cover: 2 (north, south)",
         "  Route: relay: no owner holds all tables: 2 are needed (north, south)",
         f"  Chosen Order: south for shop.b; then north for shop.a ({told(chosen)})",

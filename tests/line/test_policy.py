@@ -105,14 +105,14 @@ def test_forbidden_both_ways_is_fan_out_and_exact(proxy):
 
 
 def test_forbidden_both_ways_over_the_cap_is_refused_by_name(proxy):
-    client = proxy({"north": policy(limits="max_rows: 5"), "south": policy()})
+    client = proxy({"north": policy(limits="max_rows: 4"), "south": policy()})
     with pytest.raises(psycopg.errors.ProgramLimitExceeded) as refused:
         client.execute(JOIN)
     said = refused.value.diag
     assert said.message_primary == (
-        "owner north would send more than 5 rows of a: nothing is returned"
+        "owner north would send more than 4 rows of a: nothing is returned"
     )
-    assert "north/limits.max_rows: 5 rows" in said.message_detail
+    assert "north/limits.max_rows: 4 rows" in said.message_detail
     assert "shop.b.k to north.a.k" in said.message_detail
     assert "south/default deny" in said.message_detail
     assert "{column: b.k, to: [north], max_keys: N}" in said.message_hint

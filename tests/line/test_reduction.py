@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 import pytest
 
 TREES = {
@@ -43,6 +46,38 @@ def taking_part(merged, name):
         "nobody matches": ["SELECT 0"],
     }  # fmt: skip
     return sum(sum(merged.execute(query).fetchone()) for query in counts[name])
+
+
+WITHOUT_KEYS = {
+    # statement: the rows of each owner, of which a has one without a key, and b, c and split too
+    "SELECT a.id, b.w FROM shop.a JOIN shop.b ON a.k = b.k": {"a": 5, "b": 5},
+    "SELECT a.id, b.w FROM shop.a LEFT JOIN shop.b ON a.k = b.k": {"a": 6, "b": 5},
+    "SELECT a.id, b.w FROM shop.a FULL JOIN shop.b ON a.k = b.k": {"a": 6, "b": 6},
+    "SELECT id FROM shop.a WHERE k IN (SELECT k FROM shop.b)": {"a": 5, "b": 5},
+    "SELECT id FROM shop.a WHERE k NOT IN (SELECT k FROM shop.b)": {"a": 6, "b": 6},
+    "SELECT id FROM shop.a WHERE NOT EXISTS (SELECT 1 FROM shop.b WHERE b.k = a.k)": {"a": 6, "b": 5},
+    "SELECT a.id, b.w FROM shop.a JOIN shop.b ON a.k IS NOT DISTINCT FROM b.k": {"a": 6, "b": 6},
+    "SELECT a.id, b.w FROM shop.a JOIN shop.b ON a.k = b.k OR a.id = b.id": {"a": 6, "b": 6},
+    "SELECT a.id, b.w FROM shop.a JOIN shop.b ON a.k = coalesce(b.k, 10)": {"a": 6, "b": 6},
+    "SELECT a.v, sum(b.w) FROM shop.a JOIN shop.b USING (k) GROUP BY 1": {"a": 5, "b": 5},
+    "SELECT c.u, split.t FROM shop.c JOIN shop.split USING (k)": {"c": 3, "split": 4},
+    "SELECT a.id, c.u FROM shop.a LEFT JOIN (shop.b JOIN shop.c ON b.k = c.k) ON a.id = b.id": {"a": 6, "b": 5, "c": 3},
+    "SELECT a.id FROM shop.a JOIN shop.b ON a.k = b.k WHERE a.k IS NOT NULL AND b.k > 10": {"a": 5, "b": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", WITHOUT_KEYS)
+def test_rows_without_a_key_join_with_nothing_and_stay(client, merged, steps, statement):
+    """Whoever may know keys: what is NULL tells nobody anything."""
+    client.execute("SET oar.max_keys = 0")
+    sent = {}
+    for step in steps(client, statement):
+        table = re.search(r"shop\.(\w+)", step["Reads"])[1]
+        sent[table] = sent.get(table, 0) + step["Actual Rows"]
+    assert sent == WITHOUT_KEYS[statement]
+    ours = client.execute(statement).fetchall()
+    theirs = merged.execute(statement.replace("shop.", "")).fetchall()
+    assert Counter(ours) == Counter(theirs)
 
 
 def test_keys_come_before_rows_and_are_on_the_ledger(client, steps):
