@@ -14,7 +14,6 @@ from typing import Final, Generic, TypeVar
 from oar_adapters.interface import Adapter, Capabilities, Output, Statement
 
 from oar_proxy import columnuse, grouping
-from oar_proxy import plan as plans
 from oar_proxy.catalog import PublishedTable
 from oar_proxy.decision import Decisions
 from oar_proxy.errors import FeatureNotSupported, InsufficientPrivilege
@@ -24,6 +23,13 @@ from oar_proxy.hub import planreading
 from oar_proxy.hub.planner import Planner, PlanningFailed
 from oar_proxy.hub.planreading import Origin, Reading
 from oar_proxy.plan import Plan
+from oar_proxy.planning import (
+    cover_of,
+    expected_rows,
+    make_plan,
+    subquery_columns,
+    whole_plan,
+)
 from oar_proxy.pushdown import Whole, whole_statement
 from oar_proxy.sessionstate import MEANING, SessionState
 from oar_proxy.sql.reads import reading_select
@@ -185,9 +191,9 @@ class Compiler:
         if isinstance(whole, Whole):
             query = await self._whole_query(statement, whole, edits, wishes)
             if query is not None:
-                return replace(plans.whole_plan(statement, whole, query), checked=checked)
+                return replace(whole_plan(statement, whole, query), checked=checked)
             notes.append("the owner's answer to the whole statement might differ from the hub's")
-        elif plans.cover_of(statement).kappa == 1:
+        elif cover_of(statement).kappa == 1:
             notes.append(f"not sent whole: {whole}")
         if withheld is None:  # its own query counts over the same rows
             statement = await self._with_units(statement, capabilities, edits, wishes)
@@ -196,7 +202,7 @@ class Compiler:
             reading = grouping.unrelayed(reading, statement, wishes.decisions)
         if reading is not None and wishes.permit is not None:
             reading = reading.only(wishes.permit)
-        plan = plans.make_plan(
+        plan = make_plan(
             statement,
             reading,
             adapters=self._adapters,
@@ -218,9 +224,9 @@ class Compiler:
             explained = await self._planner.explain(planning, meaning(statement.state))
         except PlanningFailed:
             return Size(max((step.estimate for step in plan.steps), default=1.0), 0)
-        rows = plans.expected_rows(
+        rows = expected_rows(
             statement,
-            planreading.read(explained, plans.subquery_columns(statement)),
+            planreading.read(explained, subquery_columns(statement)),
             adapters=self._adapters,
             decisions=self._gate.decisions(statement.state.subject),
         )
@@ -250,7 +256,7 @@ class Compiler:
 
     def _rowless_plan(self, statement: FederatedStatement, wishes: _Wishes) -> Plan:
         """Plan what no owner is asked for."""
-        return plans.make_plan(
+        return make_plan(
             statement, Reading({}, ()), adapters=self._adapters, decisions=wishes.decisions
         )
 
@@ -289,7 +295,7 @@ class Compiler:
 
         async def read() -> Reading:
             explained = await self._planner.explain(planning, settings)
-            return planreading.read(explained, plans.subquery_columns(statement))
+            return planreading.read(explained, subquery_columns(statement))
 
         try:
             return await self._readings.of(_key(statement, planning, settings), read)
@@ -336,7 +342,7 @@ class Compiler:
 
         async def trace() -> tuple[Origin | None, ...]:
             explained = await self._planner.explain(planning, settings)
-            return planreading.outputs(explained, plans.subquery_columns(statement))
+            return planreading.outputs(explained, subquery_columns(statement))
 
         return await self._traced.of(_key(statement, planning, settings), trace)
 

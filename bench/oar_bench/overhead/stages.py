@@ -23,7 +23,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import psycopg
-from oar_proxy import answer, pipeline, plan
+from oar_proxy import answer, pipeline, planning
 from oar_proxy.app import Application
 from oar_proxy.draft import DraftStage
 from oar_proxy.settings import DrafterSettings, HubSettings, Listen, OwnerSettings, Settings
@@ -167,8 +167,8 @@ def _timed(application: Application, clock: Clock) -> Iterator[None]:
         for stage, owner, name in (
             ("statement", pipeline, "recognise"),
             ("draft", DraftStage, "draft"),
-            ("cover", plan, "cover"),
-            ("route", plan, "route"),
+            ("cover", planning, "cover"),
+            ("route", planning, "route"),
             ("plan", line.compiler, "plan"),
             ("gate", line._gate, "authorize"),
             ("ledger", line._ledger, "open_ask"),
