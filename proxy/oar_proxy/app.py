@@ -43,7 +43,7 @@ from oar_proxy.ledger import Ledger
 from oar_proxy.pipeline import Pipeline
 from oar_proxy.protocols.answering import ProtocolAnswers
 from oar_proxy.protocols.owners import OwnerQueries
-from oar_proxy.publishing import publication
+from oar_proxy.publishing import UNFIT_HINT, publication
 from oar_proxy.server import FrontDoor, KeysOf
 from oar_proxy.settings import (
     ConfigurationError,
@@ -326,6 +326,14 @@ class Refresher:
                 line=it.mark.line,
                 column=it.mark.column,
                 reason=it.reason,
+            )
+        for unfit in published.unfit:
+            log.error(
+                "table not published: PostgreSQL has no table like it",
+                owner=unfit.owner,
+                table=unfit.table,
+                reason=unfit.reason,
+                hint=UNFIT_HINT,
             )
         self._gate.replace_filters(published.filters)
         catalog = published.catalog

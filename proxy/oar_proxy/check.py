@@ -25,6 +25,7 @@ from oar_proxy.hub.binaries import find_binaries
 from oar_proxy.hub.server import running_hub
 from oar_proxy.inspection import TIMEOUT, Inspected, findings, inspect
 from oar_proxy.ledger import Ledger
+from oar_proxy.publishing import unfit_tables
 from oar_proxy.settings import ConfigurationError, Settings
 from oar_proxy.tls import open_certificate
 from oar_proxy.unreadable import unreadable
@@ -78,10 +79,18 @@ async def examine(settings: Settings) -> Report:
         for owner in owners
         if owner.name in known and owner.recorded is not None
     }
+    unfit = list(unfit_tables(visible))
+    faults += [f"owner {it.owner}: table {it.table} is not published: {it.reason}" for it in unfit]
+    schemas = {owner.name: owner.schema for owner in owners}
+    hidden = {(schemas[it.owner], it.table) for it in unfit}
+    fit = {
+        name: OwnerSchema(tuple(t for t in had.tables if (schemas[name], t.name) not in hidden))
+        for name, had in visible.items()
+    }
     catalog = None
     try:
         catalog = build(
-            [(o.name, o.schema, visible[o.name]) for o in owners if o.name in visible],
+            [(o.name, o.schema, fit[o.name]) for o in owners if o.name in fit],
             groups=gate.groups(),
         )
     except CatalogConflict as conflict:

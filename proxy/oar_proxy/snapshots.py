@@ -92,7 +92,11 @@ def owner_fault(owner: str, error: OwnerError) -> OarError:
             hint="ask for less, or raise statement_timeout",
         )
     if error.kind is OwnerErrorKind.WRONG_VALUE:
-        return OwnerWrongValue(f"owner {owner}: {error.what}")
+        return OwnerWrongValue(
+            f"owner {owner}: {error.what}",
+            hint=f"leave that column out, or ask those who run {owner}: the value, or the type "
+            "that the column is published as, has to be another one",
+        )
     if error.kind is OwnerErrorKind.SCHEMA_CHANGED:
         return OwnerSchemaChanged(
             f"owner {owner} changed its schema: {error.what}",

@@ -7,6 +7,7 @@ import itertools
 import random
 import sqlite3
 import struct
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -165,6 +166,30 @@ def test_folds_names_unless_asked_to_keep_them(declared):
     kept = run(declared, published, case="keep", tables="mixed*, PAIR")
     assert sorted(kept) == ["Mixed Case", "pair"]
     assert kept["Mixed Case"].columns[0].name == "Col Umn"
+
+
+def test_what_nobody_can_ask_leaves_the_other_tables_published(tmp_path):
+    path = tmp_path / "owner.sqlite"
+    execute(path, "CREATE TABLE kept (id INTEGER); CREATE TABLE gone (x INTEGER);"
+            "CREATE VIEW stale AS SELECT x FROM gone; CREATE VIEW fine AS SELECT id FROM kept;"
+            "DROP TABLE gone")  # fmt: skip
+    with closing(sqlite3.connect(path)) as connection:
+        # Which only the owner's program can compute.
+        connection.create_function("own", 1, abs, deterministic=True)
+        connection.execute("CREATE TABLE computed (a INTEGER, b INTEGER AS (own(a)) VIRTUAL)")
+        connection.execute("INSERT INTO computed VALUES (-1)")
+        connection.commit()
+
+    async def read(adapter, tables):
+        computed = tables["computed"]
+        rows = await rows_of(adapter, Scan(computed, computed.columns[:1]))
+        with pytest.raises(OwnerError):
+            await rows_of(adapter, Scan(computed, computed.columns))
+        return sorted(tables), rows
+
+    names, rows = run(path, read)
+    assert names == ["computed", "fine", "kept"]
+    assert len(rows) == 1
 
 
 def test_publishes_the_types_the_owner_chose(declared):

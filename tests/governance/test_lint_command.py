@@ -130,3 +130,14 @@ def test_neither_files_nor_configuration(market):
 def test_two_files_of_one_owner(market):
     market.run("policy", "lint", "logistics.yaml", "./logistics.yaml", status=2)
     assert "two files are of owner logistics" in market.said
+
+
+def test_check_names_what_postgresql_has_no_name_for(market):
+    long = "адрес_пункта_выдачи_заказов_покупателя"
+    market.fill("marketing", f'CREATE TABLE places (id INTEGER, "{long}" TEXT)')
+    told = market.run("check", *CONFIG, status=1)
+    assert f'owner marketing: table places is not published: name "{long}" is' in told
+    hidden = f"version: 1\ntables: {{places: {{deny_columns: [{long}]}}}}\n"
+    market.write("marketing", hidden)
+    market.run("check", *CONFIG)
+    assert "places" in market.run("catalog", *CONFIG)

@@ -21,6 +21,9 @@ COUNTED_ROWS: Final = 50_000
 SAMPLED_ROWS: Final = 2000
 """Rows looked at for how many different values a column has: a few milliseconds a table."""
 
+SAMPLED_COLUMNS: Final = 500
+"""Columns looked at so: two numbers of each, where SQLite gives 2,000 at most in one row."""
+
 _TYPES: Final = (
     # SQLite's own rules of affinity come first and in its order, so that the published type
     # is one the column's affinity keeps.
@@ -90,7 +93,12 @@ def discover(connection: sqlite3.Connection, naming: Naming) -> Discovery:
     for listed in _list(connection):
         if not naming.wanted(listed.name):
             continue
-        columns, own = _columns(connection, listed, naming, unicode=unicode)
+        try:
+            columns, own = _columns(connection, listed, naming, unicode=unicode)
+        except sqlite3.OperationalError as error:
+            if listed.kind == "view" and error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+                continue  # what it reads is gone: nobody can ask it anything
+            raise
         if not columns:
             continue
         settled |= {(listed.name, name) for name in own}
@@ -304,15 +312,20 @@ def _counted(
 ) -> tuple[Column, ...]:
     """Count different values and NULLs among some rows; ANALYZE knows better how many values."""
     # Reading bytes may cost more than the answer is worth.
-    looked_at = [column for column in table.columns if column.type != "bytea"]
+    looked_at = [column for column in table.columns if column.type != "bytea"][:SAMPLED_COLUMNS]
     if not looked_at:
         return table.columns
     names = [quoted(column.source_name) for column in looked_at]
     counts = ", ".join(f"count({name}), count(DISTINCT {name})" for name in names)
-    seen, *found = connection.execute(
-        f"SELECT count(*), {counts} FROM"
-        f" (SELECT {', '.join(names)} FROM main.{quoted(table.source_name)} LIMIT {SAMPLED_ROWS})"
-    ).fetchone()
+    rows_of = f"SELECT {', '.join(names)} FROM main.{quoted(table.source_name)}"
+    try:
+        seen, *found = connection.execute(
+            f"SELECT count(*), {counts} FROM ({rows_of} LIMIT {SAMPLED_ROWS})"
+        ).fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+            return table.columns  # one is computed by a function of the owner's program
+        raise
     counted = dict(zip(looked_at, zip(found[::2], found[1::2], strict=True), strict=True))
     columns = []
     for column in table.columns:

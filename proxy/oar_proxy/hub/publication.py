@@ -9,6 +9,7 @@ owners enforce: it reasons from them, so nothing weaker may be declared.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -190,19 +191,31 @@ def _check_names(tables: Sequence[PublishedTable]) -> None:
                 f'owner {table.owners[0]}: schema "{table.schema}" is the hub\'s own',
                 hint="set the owner's schema to another name",
             )
-        names = [column.name for column in table.columns]
-        for name in (table.schema, table.name, *names):
-            if not name or "\0" in name or len(name.encode()) > _NAME_BYTES:
-                raise PublicationRefused(
-                    f'owner {where}: name "{name}" is empty or longer than {_NAME_BYTES} bytes'
-                )
-        for name in names:
-            if name in _SYSTEM_COLUMNS or names.count(name) > 1:
-                raise PublicationRefused(
-                    f'owner {where}: column name "{name}" is PostgreSQL\'s own or used twice'
-                )
-        if len(names) > _TABLE_COLUMNS:
-            raise PublicationRefused(f"owner {where}: more than {_TABLE_COLUMNS} columns")
+        unfit = unfit_name(table.schema) or unfit_names(
+            table.name, [column.name for column in table.columns]
+        )
+        if unfit is not None:
+            raise PublicationRefused(f"owner {where}: {unfit}")
+
+
+def unfit_name(name: str) -> str | None:
+    """Say why PostgreSQL has no schema, table or column of a name; None: it may have."""
+    if not name or "\0" in name or len(name.encode()) > _NAME_BYTES:
+        return f'name "{name}" is empty or longer than {_NAME_BYTES} bytes'
+    return None
+
+
+def unfit_names(table: str, columns: Sequence[str]) -> str | None:
+    """Say why PostgreSQL has no table of a name with such columns; None: it may have."""
+    unfit = next(filter(None, map(unfit_name, (table, *columns))), None)
+    if unfit is not None:
+        return unfit
+    for name, times in Counter(columns).items():
+        if name in _SYSTEM_COLUMNS or times > 1:
+            return f'column name "{name}" is PostgreSQL\'s own or used twice'
+    if len(columns) > _TABLE_COLUMNS:
+        return f"more than {_TABLE_COLUMNS} columns"
+    return None
 
 
 async def _check_types(
