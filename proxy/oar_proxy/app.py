@@ -272,7 +272,11 @@ class Refresher:
                 await self.reload()
                 await self.refresh()
             except (ConfigurationError, HubError, psycopg.Error, PoolTimeout) as error:
-                log.error("refresh failed: the catalog in force stays", reason=str(error))
+                log.error(
+                    "refresh failed: the catalog in force stays",
+                    reason=str(error),
+                    hint=getattr(error, "hint", None),
+                )
 
     async def reload(self) -> None:
         """Put the policies in force that the files have now: all of them, or none.
