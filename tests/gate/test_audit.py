@@ -663,5 +663,5 @@ def test_the_commands_of_the_governance_page_work(book):
 def test_the_options_of_verify_are_checked(book):
     assert book.run("verify", status=2) == ""
     (book.directory / "heads.json").write_text("[]")
-    assert book.run("verify", "--config", "oar.yaml", "--heads", "heads.json", status=1) == ""
-    assert book.run("verify", "missing.jsonl", status=3) == ""
+    assert book.run("verify", "--config", "oar.yaml", "--heads", "heads.json", status=2) == ""
+    assert book.run("verify", "missing.jsonl", status=2) == ""

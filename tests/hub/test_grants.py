@@ -194,6 +194,8 @@ def guarded(hub, client_conninfo):
             session.execute(f"CREATE TEMP TABLE mine AS SELECT '{told['row']}' AS a")
             session.execute(f"PREPARE mine AS SELECT '{told['statement']}'")
             yield {**told, "verifier": verifier.rpartition("$")[2]}
+        gone = "SELECT count(*) FROM pg_stat_activity WHERE usename = %s"
+        eventually(lambda: admin.execute(gone, (other,)).fetchone() == (0,))
         admin.execute(
             f"ALTER TABLE oar_internal.entries DISABLE TRIGGER kept;"
             f"DELETE FROM oar_internal.entries WHERE principal = '{other}';"
