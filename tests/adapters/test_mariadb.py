@@ -616,6 +616,22 @@ def test_reads_the_columns_of_a_view_that_are_computed(owner):
     assert found["q"][0].startswith("numeric(")
 
 
+def test_what_the_server_warns_of_reaches_no_log(mariadb_server, caplog):
+    """Its warnings quote values, and the driver logs them."""
+    warned = Owner(mariadb_server)
+    warned.run(
+        "CREATE TABLE people (id INT PRIMARY KEY, name VARCHAR(30)) ENGINE=InnoDB",
+        "INSERT INTO people VALUES (1, 'SECRET-NAME')",
+        "CREATE VIEW counted AS SELECT id, CAST(name AS SIGNED) AS n FROM people",
+        "CREATE TABLE gone (id INT) ENGINE=InnoDB",
+        "CREATE VIEW stale AS SELECT id AS secret_column FROM gone",
+        "DROP TABLE gone",
+    )
+    with caplog.at_level("WARNING"):
+        assert numbers(warned.scan("counted", "n")[0]) == [0]
+    assert [record.message for record in caplog.records] == []
+
+
 def test_leaves_out_what_no_type_of_postgresql_holds(odd):
     async def names(_adapter, tables):
         return [column.name for column in tables["odd"].columns]

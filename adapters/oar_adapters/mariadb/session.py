@@ -300,6 +300,8 @@ SETTINGS: Final = {
     # Else an answer could be cut, or a NULL test mean the last row that was inserted.
     "sql_select_limit": "18446744073709551615",
     "sql_auto_is_null": "0",
+    # Warnings quote names and values, and the driver logs those there are.
+    "max_error_count": "0",
     "net_write_timeout": str(WRITE_SECONDS),
     "autocommit": "1",
 }
