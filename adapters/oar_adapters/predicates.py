@@ -62,6 +62,19 @@ def leaves(predicate: Predicate) -> Iterator[Leaf]:
         yield predicate
 
 
+def constants(leaf: Leaf) -> tuple[str, ...]:
+    """Return the constants that a leaf compares with."""
+    match leaf:
+        case NullTest():
+            return ()
+        case PatternMatch():
+            return (leaf.pattern,)
+        case Membership():
+            return leaf.values
+        case Comparison():
+            return (leaf.value,)
+
+
 def known(operand: _Operand | None) -> _Operand:
     """Return a constant as an owner compares it. Raises ``ValueError`` where it does not."""
     if operand is None:

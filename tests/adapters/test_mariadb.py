@@ -632,6 +632,18 @@ def test_what_the_server_warns_of_reaches_no_log(mariadb_server, caplog):
     assert [record.message for record in caplog.records] == []
 
 
+def test_a_view_whose_definer_is_gone_is_no_failure_to_connect(mariadb_server):
+    owner = Owner(mariadb_server)
+    owner.run(
+        "CREATE TABLE t (id INT PRIMARY KEY) ENGINE=InnoDB",
+        "CREATE DEFINER=nobody@nowhere SQL SECURITY DEFINER VIEW v AS SELECT id FROM t",
+    )
+    assert owner.scan("t", "id") == [[]]
+    with pytest.raises(OwnerError) as caught:
+        owner.scan("v", "id")
+    assert caught.value.kind is OwnerErrorKind.REFUSED
+
+
 def test_leaves_out_what_no_type_of_postgresql_holds(odd):
     async def names(_adapter, tables):
         return [column.name for column in tables["odd"].columns]

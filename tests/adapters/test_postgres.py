@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import re
+import secrets
 import signal
 import struct
 from collections import Counter
@@ -33,6 +34,7 @@ from oar_adapters.interface import (
     Statement,
 )
 from oar_adapters.postgres import sql
+from oar_adapters.postgres.encodings import CODECS, holds
 from oar_adapters.postgres.snapshot import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -554,6 +556,86 @@ def test_first_rows_are_those_of_the_type_and_not_of_its_text(postgres_owner, ty
         finally:
             connection.execute("DROP TABLE sorted_otherwise")
     assert cell.decode() == due
+
+
+@pytest.fixture(scope="module")
+def latin(hub_server):
+    """A database of Latin letters, and how an adapter reaches it."""
+    name = f"latin_{secrets.token_hex(4)}"
+    with psycopg.connect(hub_server.conninfo, autocommit=True) as connection:
+        connection.execute(
+            f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' LOCALE_PROVIDER libc"
+            " TEMPLATE template0"
+        )
+    conninfo = psycopg.conninfo.make_conninfo(hub_server.conninfo, dbname=name)
+    with psycopg.connect(conninfo, autocommit=True, client_encoding="utf8") as connection:
+        connection.execute("CREATE TABLE words (id int, v text, w text)")
+        connection.execute("INSERT INTO words VALUES (1, 'x', 'y'), (2, 'é', 'ÿ'), (3, NULL, 'é')")
+    parts = psycopg.conninfo.conninfo_to_dict(conninfo)
+    yield (
+        f"postgresql://{parts['user']}:{parts['password']}@/{name}"
+        f"?host={hub_server.host}&port={hub_server.port}"
+    )
+    with psycopg.connect(hub_server.conninfo, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.mark.parametrize(
+    ("keys", "also", "due"),
+    [
+        (["x", "é", "Привет", "日本", "😀"], None, [1, 2]),
+        (["Привет"], None, []),
+        (["é", "x", "é"], ["ÿ", "Ж", "я"], [2]),
+    ],
+)
+def test_keys_that_the_owner_has_no_characters_for_find_nothing(latin, keys, also, due):
+    def filter_of(column, values):
+        return KeyFilter(column, "text", tuple(value.encode() for value in values))
+
+    async def find(adapter, tables):
+        table = tables["words"]
+        looked_up = filter_of("v", keys)
+        if also is not None:
+            looked_up = replace(looked_up, also=(filter_of("w", also),))
+        query = Scan(table, (table.column("id"),), key_filters=(looked_up,))
+        return [int.from_bytes(cell, "big") for (cell,) in await rows_of(adapter, query)]
+
+    assert sorted(use(latin, find)) == due
+
+
+@pytest.mark.parametrize("text", ["x", "é", "Ж"])
+def test_constants_that_the_owner_has_no_characters_for_stay_here(latin, text):
+    async def ask(adapter, tables):
+        table = tables["words"]
+        statement = Statement(
+            f"SELECT v || '{text}' FROM public.words", (table,), (Output("c", "text"),)
+        )
+        return [
+            adapter.supports(table, Comparison("v", "=", text, "text")),
+            adapter.supports(table, Comparison("v", "<>", text, "text")),
+            adapter.supports(table, Membership("v", ("x", text), "text")),
+            adapter.supports_statement(statement),
+        ]
+
+    assert use(latin, ask) == [text != "Ж"] * 4
+
+
+@pytest.mark.parametrize("encoding", CODECS)
+def test_an_encoding_has_the_characters_that_postgresql_says(postgres_owner, encoding):
+    query = "SELECT convert_from(%s, %s)"
+    with psycopg.connect(postgres_owner[0], autocommit=True) as connection:
+        held = set()
+        for byte in range(1, 256):
+            try:
+                (character,) = connection.execute(query, (bytes([byte]), encoding)).fetchone()
+            except psycopg.errors.UntranslatableCharacter:
+                continue
+            held.add(character)
+    assert len(held) > 200
+    assert all(holds(character, encoding) for character in held)
+    others = set(map(chr, range(1, 0xD800))) - held
+    assert not any(holds(character, encoding) for character in others if not character.isascii())
+    assert holds("é", "EUC_JP") is None
 
 
 def test_tests_a_composite_for_null_as_the_text_it_is_published_as(catalog_owner, postgres_owner):

@@ -140,17 +140,17 @@ class Session:
         self, text: str, types: Sequence[str]
     ) -> AsyncGenerator[list[tuple[bytes | None, ...]], None]:
         """Fetch rows in batches. Raises :class:`OwnerError`, also where a type has changed."""
-        with translated("running a query"):
+        with translated(_RUNNING):
             await self._abandon(self._cursor)
             self._check_open()
             cursor = self._cursor = self._connection.cursor(SSCursor)
         try:
-            with translated("running a query"):
+            with translated(_RUNNING):
                 await self._guarded(cursor.execute(text))
                 _check_types(cursor, types)
             size = FIRST_ROWS
             while True:
-                with translated("running a query"):
+                with translated(_RUNNING):
                     rows = await self._guarded(cursor.fetchmany(size))
                 if not rows:
                     break
@@ -429,12 +429,12 @@ def translated(doing: str) -> Iterator[None]:
     except TimeoutError:
         raise OwnerError(OwnerErrorKind.TIMEOUT, f"{doing}: the owner ran out of time") from None
     except asyncmy.errors.MySQLError as error:
-        kind, why = _reason(_number(error))
+        kind, why = _reason(_number(error), connecting=doing != _RUNNING)
         # The driver wraps what the system says of a connection.
         cause = system_reason(error.__cause__ or error.__context__)
         raise OwnerError(kind, f"{doing}: {why}{cause}") from None
     except OSError as error:
-        kind, why = _reason(0)
+        kind, why = _reason(0, connecting=True)
         raise OwnerError(kind, f"{doing}: {why}{system_reason(error)}") from None
 
 
@@ -442,6 +442,7 @@ def _number(error: asyncmy.errors.MySQLError) -> int:
     return error.args[0] if error.args and isinstance(error.args[0], int) else 0
 
 
+_RUNNING: Final = "running a query"
 _INTERRUPTED: Final = 1317
 _TIMEOUTS: Final = frozenset({1205, 1969, 3024})
 """Waiting for a lock, and each server's limit on a statement's time."""
@@ -460,7 +461,7 @@ _NOT_LET_IN: Final = {
 """What those who run a proxy can do something about."""
 
 
-def _reason(number: int) -> tuple[OwnerErrorKind, str]:
+def _reason(number: int, *, connecting: bool) -> tuple[OwnerErrorKind, str]:
     if number in _TIMEOUTS:
         return OwnerErrorKind.TIMEOUT, "the owner ran out of time"
     if number in _SCHEMA:
@@ -469,6 +470,7 @@ def _reason(number: int) -> tuple[OwnerErrorKind, str]:
         return OwnerErrorKind.UNREACHABLE, "no connection to the owner's database"
     if number == _INTERRUPTED:
         return OwnerErrorKind.UNREACHABLE, "the query was stopped"
-    if number in _NOT_LET_IN:
+    # While a query runs it is a view's definer who is not let in.
+    if number in _NOT_LET_IN and connecting:
         return OwnerErrorKind.UNREACHABLE, f"{_NOT_LET_IN[number]} ({number})"
     return OwnerErrorKind.REFUSED, f"the owner's database reported an error ({number})"

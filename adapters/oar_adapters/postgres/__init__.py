@@ -33,11 +33,19 @@ from oar_adapters.interface import (
 from oar_adapters.options import check, integer, names, number
 from oar_adapters.postgres import schema as catalog
 from oar_adapters.postgres import sql
+from oar_adapters.postgres.encodings import UTF8, holds
 from oar_adapters.postgres.portal import Connection
 from oar_adapters.postgres.session import Transactions, left, translated
 from oar_adapters.postgres.snapshot import PostgresSnapshot
 from oar_adapters.postgres.whole import AGGREGATES, CHARACTERS, FUNCTIONS, speaks_alike
-from oar_adapters.predicates import TEXTS, Leaf, agreement, comparable, pattern_is_complete
+from oar_adapters.predicates import (
+    TEXTS,
+    Leaf,
+    agreement,
+    comparable,
+    constants,
+    pattern_is_complete,
+)
 
 _OPTIONS: Final = frozenset({"schemas", "tables", "pool_size", "connect_timeout"})
 
@@ -117,7 +125,12 @@ class PostgresAdapter:
 
     def supports_statement(self, statement: Statement) -> bool:
         """Tell whether the owner's answer equals the hub's: :mod:`oar_adapters.postgres.whole`."""
-        return self._database is not None and speaks_alike(statement, self._discovery.unlike)
+        owner = self._database
+        return (
+            owner is not None
+            and holds(statement.sql, owner.encoding) is True
+            and speaks_alike(statement, self._discovery.unlike)
+        )
 
     def counts(self, query: Scan) -> bool:
         """Tell whether the owner answers a counted scan: any column can be told apart here."""
@@ -139,7 +152,11 @@ class PostgresAdapter:
         """Open a repeatable-read snapshot; it is taken before this returns."""
         async with self._transactions.begin(timeout) as (connection, deadline):
             snapshot = PostgresSnapshot(
-                connection, deadline, self._transactions, self._discovery.wide
+                connection,
+                deadline,
+                self._transactions,
+                self._discovery.wide,
+                UTF8 if self._database is None else self._database.encoding,
             )
             try:
                 yield snapshot
@@ -155,6 +172,9 @@ class PostgresAdapter:
             column = table.column(leaf.column)
             sql.condition(table, leaf)
         except (KeyError, ValueError):
+            return Agreement.NONE
+        encoding = UTF8 if self._database is None else self._database.encoding
+        if not all(holds(constant, encoding) is True for constant in constants(leaf)):
             return Agreement.NONE
         return _leaf_agreement(column, leaf)
 

@@ -17,6 +17,7 @@ from oar_adapters.interface import (
     OwnerSchema,
     Table,
 )
+from oar_adapters.postgres.encodings import UTF8
 from oar_adapters.postgres.sql import plain_type, publishable
 from oar_adapters.predicates import TEXTS
 
@@ -156,7 +157,7 @@ class Database:
     @property
     def unicode(self) -> bool:
         """Characters are the hub's characters."""
-        return self.encoding == "UTF8"
+        return self.encoding == UTF8
 
 
 DATABASE: Final = """

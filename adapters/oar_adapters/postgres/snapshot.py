@@ -90,7 +90,9 @@ class PostgresSnapshot:
         deadline: float,
         transactions: Transactions,
         wide: Collection[tuple[str, str]],
+        encoding: str,
     ) -> None:
+        self._encoding = encoding
         self._connection = connection
         self._deadline = deadline
         self._transactions = transactions
@@ -119,7 +121,8 @@ class PostgresSnapshot:
             return
         if await self._are_few(asked):
             text = sql.packed(asked, WHOLE_ROWS + 1)
-            batch = await self._packed(self._connection, text, sql.keys(asked), types)
+            keys = sql.keys(asked, self._encoding)
+            batch = await self._packed(self._connection, text, keys, types)
             if batch.rows <= WHOLE_ROWS:
                 yield batch
                 return
@@ -275,7 +278,7 @@ class PostgresSnapshot:
 
     async def _opened(self, asked: Query, types: Sequence[str] = ()) -> Portal:
         """Prepare a query; ``types`` are those that its columns have to have, where they matter."""
-        portal = self._connection.portal(sql.written(asked), sql.keys(asked))
+        portal = self._connection.portal(sql.written(asked), sql.keys(asked, self._encoding))
         async with self._turn:
             with translated("running a query"):
                 sent = await portal.open(left(self._deadline))

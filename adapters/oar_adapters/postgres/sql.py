@@ -33,6 +33,7 @@ from oar_adapters.interface import (
     base_type,
     is_binary,
 )
+from oar_adapters.postgres.encodings import UTF8, holds
 from oar_adapters.predicates import FLOATS, INTEGERS, TEXTS, Leaf
 
 TEXT_FORMAT_TYPES: Final = frozenset(
@@ -392,18 +393,39 @@ def _comparison(left: str, column: Column, predicate: Comparison) -> str:
     return f"{left}{collate} {predicate.op} {value}"
 
 
-def keys(query: Query) -> list[tuple[bytes, ...]]:
+def keys(query: Query, encoding: str = UTF8) -> list[tuple[bytes, ...]]:
     """Return the arrays of a query's parameters, in their order.
 
-    Before digests stand the two pads that :func:`_digested` takes from there, longer than those.
+    Keys that a database of that encoding cannot hold are left out. Before digests stand the two
+    pads that :func:`_digested` takes from there, longer than those.
     """
     if isinstance(query, Statement):
         return []
     return [
-        column.keys if column.hmac is None else (*sqltext.pads_of(column.hmac), *column.keys)
+        column if hmac is None else (*sqltext.pads_of(hmac), *column)
         for part in query.parts()
         for key_filter in part.key_filters
-        for column in key_filter.columns
+        for column, hmac in zip(
+            _held(key_filter, encoding), (c.hmac for c in key_filter.columns), strict=True
+        )
+    ]
+
+
+def _held(key_filter: KeyFilter, encoding: str) -> list[tuple[bytes, ...]]:
+    """Return the keys of each column without those at places where one cannot be held."""
+    columns = key_filter.columns if encoding != UTF8 else ()
+    told = [c.keys for c in columns if base_type(c.type) in TEXTS and c.hmac is None]
+    strange = {
+        place
+        for column in told
+        for place, key in enumerate(column)
+        if holds(key.decode(), encoding) is False
+    }
+    if not strange:
+        return [column.keys for column in key_filter.columns]
+    return [
+        tuple(key for place, key in enumerate(column.keys) if place not in strange)
+        for column in columns
     ]
 
 
