@@ -68,7 +68,7 @@ class Step:
     """What is asked for where that does not hold."""
     matching: tuple[Leaf, ...] = ()
     """Leaves that the proxy may look the rows up in, whether or not their keys travel: they find
-    one by a single integer, which nothing else needs."""
+    one by a single integer or date, which nothing else needs."""
 
     @property
     def estimate(self) -> float:

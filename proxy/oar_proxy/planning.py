@@ -304,7 +304,7 @@ class _Planner:
         kept |= {column for column, times in joined.items() if times > 1}
         free = [leaf for leaf in filters if (kept | used).isdisjoint(leaf.columns)]
         if not self.permit or self.permit(f"matching {number}"):
-            numbered = tuple(leaf for leaf in free if self._is_integer(leaf, occurrence))
+            numbered = tuple(leaf for leaf in free if self._is_number(leaf, occurrence))
             step = replace(step, matching=numbered)
         merging = {leaf: edge for leaf in free for edge in step.edges if self._brings(edge, leaf)}
         for leaf in target.leaves:
@@ -321,7 +321,7 @@ class _Planner:
             apart=step.scan,
         )
 
-    def _is_integer(self, leaf: Leaf, target: Occurrence) -> bool:
+    def _is_number(self, leaf: Leaf, target: Occurrence) -> bool:
         types = [target.table.column(column).type for column in leaf.columns]
         return len(types) == 1 and types[0] in matching.WIDTHS
 

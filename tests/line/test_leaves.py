@@ -50,6 +50,13 @@ CONTENT = {
     "days": [(1, 1, "a"), (1, 2, "b"), (2, 1, "a"), (3, 3, "c")],
     "twice": [(1, "t"), (1, "t"), (2, "t"), (3, "u"), (None, "t"), (4, "v")],
 }
+MANY = {
+    "visits": "SELECT CASE i WHEN 9 THEN 'infinity' ELSE date '2020-01-01' + i % 3000 END AS day,"
+    " i % 7 AS n, i FROM generate_series(1, 20000) AS i",
+    "calendar": "SELECT date '2020-01-02' + i AS day, i % 5 = 0 AS holiday"
+    " FROM generate_series(0, 2500) AS i UNION ALL SELECT 'infinity', true",
+}
+"""Of days: so many that they are looked up."""
 TYPES = {"stores": STORES, "days": DAYS, "twice": TWICE}
 TABLES = ("postgres", "sqlite", "mariadb")
 DENSE = [row for row in ROWS if None not in row[1:3]]
@@ -80,6 +87,10 @@ def places(owner_url, mariadb_server, new_database, running_proxy, tmp_path_fact
             for name, rows in CONTENT.items():
                 fill(connection, name, TYPES[name], rows)
             connection.execute("ANALYZE")
+    for dsn, names in ((west, ["calendar"]), (north, ["visits"]), (merged, MANY)):
+        with psycopg.connect(dsn) as connection:
+            for name in names:
+                connection.execute(f"CREATE TABLE {name} AS {MANY[name]}")
     for dsn, names in ((north, TABLES[:1]), (merged, TABLES)):
         with psycopg.connect(dsn) as connection:
             for name in names:
@@ -289,6 +300,25 @@ def test_rows_are_looked_up_among_keys_that_do_not_travel(places, name, table, l
     looked_up.clear()
     answers(places, statement.replace("TABLE", f"dense_{table}"), places.keyless)
     assert any(looked_up) == (name in LOOKED_UP)
+
+
+@pytest.mark.parametrize("condition", ["holiday", "c.day < '2021-01-01'", "c.day > '2020-03-01'"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT v.n, count(*) FROM visits v JOIN calendar c USING (day) WHERE {} GROUP BY 1",
+        "SELECT i % 2, sum(n) FROM visits WHERE day IN (SELECT c.day FROM calendar c WHERE {}) GROUP BY 1",
+    ],
+)
+def test_many_days_are_looked_up(places, statement, condition, monkeypatch):
+    marked, outcomes = matching.marked, []
+    monkeypatch.setattr(
+        matching,
+        "marked",
+        lambda *args, **named: outcomes.append(marked(*args, **named)) or outcomes[-1],
+    )
+    answers(places, statement.format(condition), places.keyless)
+    assert [outcome is not None for outcome in outcomes] == [True]
 
 
 @pytest.mark.parametrize("table", TABLES)

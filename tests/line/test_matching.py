@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from oar_adapters.interface import Packed
 from oar_proxy import matching
 
-WIDTHS = sorted(matching.WIDTHS.values())
+WIDTHS = sorted(set(matching.WIDTHS.values()))
 
 
 def packed(numbers, width, size=3):
