@@ -425,11 +425,7 @@ def _everything(_principal: str) -> None:
 
 
 def _literal_edits(statement: FederatedStatement, literals: Mapping[int, str]) -> list[Edit]:
-    return [
-        Edit(start, end, literals[number])
-        for number, start, end in statement.parsed.parameters
-        if number in literals
-    ]
+    return statement.parsed.given(literals)
 
 
 def _key(statement: FederatedStatement, planning: str, settings: Settings) -> _Key:

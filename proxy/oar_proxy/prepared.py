@@ -17,7 +17,6 @@ from oar_proxy.federation import HubLink, Parameter
 from oar_proxy.predicate import array_elements
 from oar_proxy.sql.parse import parse
 from oar_proxy.sql.text import (
-    Edit,
     argument_list,
     execute_extent,
     prepared_query,
@@ -123,10 +122,7 @@ async def inlined(text: str, node: Any, named: NamedQuery, link: HubLink) -> str
     arguments = await _argument_texts(text, node, named.types, link)
     # Places are those in the statement's own text, which leaves comments out.
     parsed = parse(named.sql)[0]
-    query = splice(
-        parsed.text,
-        [Edit(start, end, arguments[number - 1]) for number, start, end in parsed.parameters],
-    )
+    query = splice(parsed.text, parsed.given(dict(enumerate(arguments, start=1))))
     start, end = execute_extent(text)
     return text[:start] + query + text[end:]
 

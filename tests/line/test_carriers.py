@@ -10,6 +10,7 @@ import asyncio
 import asyncpg
 import psycopg
 import psycopg.conninfo
+import psycopg.types.numeric
 import pytest
 
 JOIN = "SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) ORDER BY 1, 2"
@@ -324,6 +325,40 @@ def test_execute_runs_what_the_name_means_now(client):
     gone = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.FeatureNotSupported)
     with pytest.raises(gone):
         client.execute(run, prepare=True)
+
+
+NAMELESS = [
+    "SELECT $1 FROM shop.a WHERE id = 1",
+    "SELECT id, $1, ($1), $1::text, coalesce($1, 2), $1 AS x FROM shop.a ORDER BY id",
+    "SELECT a.id, $1 FROM shop.a JOIN shop.b USING (k) ORDER BY 1",
+    'SELECT "?column?" FROM (SELECT $1, id FROM shop.a) q WHERE "?column?" = 5 ORDER BY id',
+    "SELECT (SELECT $1), (SELECT ($1)) FROM shop.a",
+    "SELECT (ARRAY[$1])[1], $1 IN (1, $1), - $1, id + $1 FROM shop.a ORDER BY id",
+    "SELECT CASE WHEN id = 1 THEN 7 ELSE $1 END FROM shop.a ORDER BY id",
+    "SELECT $1 UNION SELECT id::int FROM shop.a ORDER BY 1",
+    "WITH q AS (SELECT $1, count(*) FROM shop.a GROUP BY $1) SELECT * FROM q",
+    "SELECT $1 FROM shop.a GROUP BY id, $1 HAVING count(*) = $1 - 4 ORDER BY $1 LIMIT $1 - 3",
+    "VALUES ($1, (SELECT count(*) FROM shop.a))",
+]
+
+
+@pytest.mark.parametrize("statement", NAMELESS)
+def test_what_is_only_a_parameter_keeps_its_name(client, merged, statement):
+    merged.execute("SET search_path = public")
+    merged.execute(f"PREPARE n(int) AS {statement.replace('shop.', '')}")
+    due = merged.execute("EXECUTE n(5)")
+    named, rows = [column.name for column in due.description], due.fetchall()
+    merged.execute("DEALLOCATE n")
+    client.execute(f"PREPARE n(int) AS {statement}")
+    raw = psycopg.RawCursor(client)
+    executed = [client.execute("EXECUTE n(5)")]
+    # And as drivers do: described before it has a value.
+    typed = (psycopg.types.numeric.Int4(5),)
+    executed += [psycopg.RawCursor(client).execute(statement, typed) for _ in range(2)]
+    executed.append(raw.execute(statement, typed, prepare=True))
+    for cursor in executed:
+        assert [column.name for column in cursor.description] == named
+        assert cursor.fetchall() == rows
 
 
 def test_a_prepared_statement_follows_the_search_path(client):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -104,6 +105,8 @@ class Parsed:
     calls: tuple[Call, ...] = ()
     parameters: tuple[tuple[int, int, int], ...] = ()
     """(number, start, end) of each ``$n``."""
+    nameless: tuple[tuple[int, int], ...] = ()
+    """(number, end) of what is selected and is a ``$n``, without a name of its own."""
     column_names: frozenset[str] = frozenset()
     attributes: frozenset[tuple[str, str]] = frozenset()
     """Qualifier and name of each column: where no column has the name, ``t.f`` is ``f(t)``. A star
@@ -126,6 +129,17 @@ class Parsed:
             return None
         number, start, _ = min(self.parameters, key=lambda parameter: parameter[1])
         return number, start
+
+    def given(self, values: Mapping[int, str]) -> list[Edit]:
+        """Put values, as typed literals, in the place of the parameters that they are for.
+
+        PostgreSQL names a column that is such a literal after its type, and one that is a parameter
+        ``?column?``: what it was called before it is called then, too.
+        """
+        return [
+            *(Edit(start, end, values[n]) for n, start, end in self.parameters if n in values),
+            *(Edit(end, end, ' AS "?column?"') for n, end in self.nameless if n in values),
+        ]
 
     @cached_property
     def query_extent(self) -> tuple[int, int] | None:
@@ -243,6 +257,7 @@ class _Reader:
     targets: list[Any] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     parameters: list[tuple[int, int, int]] = field(default_factory=list)
+    nameless: list[tuple[int, int]] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     references: set[str] = field(default_factory=set)
     bare: set[str] = field(default_factory=set)
@@ -343,7 +358,7 @@ class _Reader:
             elif value is sole and sole is not None:
                 self.call(sole, "select", None, ctes)
             else:
-                self.visit(value, ctes)
+                self.target(target, ctes)
         if node.lockingClause:
             self.locks_rows = True
         for name in node:
@@ -466,6 +481,28 @@ class _Reader:
         token = self.tokens[self.token_at(node.location)]
         self.parameters.append((node.number, token.start, token.end + 1))
 
+    def target(self, node: Any, ctes: frozenset[str]) -> None:
+        parameter = node.val
+        while isinstance(parameter, ast.CollateClause) or _is_subscripted(parameter):
+            parameter = parameter.arg
+        if node.name is None and isinstance(parameter, ast.ParamRef):
+            self.nameless.append((parameter.number, self.target_end(node.location)))
+        for child in children(node):
+            self.visit(child, ctes)
+
+    def target_end(self, position: int) -> int:
+        """Return where something that is selected ends, which has no word but COLLATE in it."""
+        index = self.token_at(position)
+        depth = 0
+        for token in self.tokens[index:]:
+            depth += token.name in _OPENING
+            depth -= token.name in _CLOSING
+            closed = depth < 0 or (depth == 0 and token.name in _BEHIND_A_TARGET)
+            if closed or token.name == "ASCII_59":
+                break
+            index += 1
+        return int(self.tokens[index - 1].end) + 1
+
     def into(self, node: Any, ctes: frozenset[str]) -> None:
         """The relation of SELECT INTO or CREATE TABLE AS is new, not read."""
 
@@ -504,6 +541,7 @@ _HANDLERS: dict[type, Any] = {
     ast.RangeFunction: _Reader.range_function,
     ast.FuncCall: _Reader.function,
     ast.ParamRef: _Reader.parameter,
+    ast.ResTarget: _Reader.target,
     ast.IntoClause: _Reader.into,
 }
 
@@ -537,11 +575,43 @@ def _describe(text: str, node: Any, at: int) -> Parsed:
         targets=tuple(reader.relation(rel, False) for rel in reader.targets),
         calls=tuple(reader.calls),
         parameters=tuple(reader.parameters),
+        nameless=tuple(reader.nameless),
         column_names=frozenset(reader.names),
         attributes=frozenset(reader.attributes),
         bare=frozenset(reader.bare),
         qualified=tuple(reader.qualified),
         locks_rows=reader.locks_rows,
+    )
+
+
+_OPENING: Final = ("ASCII_40", "ASCII_91")
+_CLOSING: Final = ("ASCII_41", "ASCII_93")
+_BEHIND_A_TARGET: Final = frozenset(
+    {
+        "ASCII_44",
+        "INTO",
+        "FROM",
+        "WHERE",
+        "GROUP_P",
+        "HAVING",
+        "WINDOW",
+        "UNION",
+        "INTERSECT",
+        "EXCEPT",
+        "ORDER",
+        "LIMIT",
+        "OFFSET",
+        "FETCH",
+        "FOR",
+        "ON",
+    }
+)
+
+
+def _is_subscripted(node: Any) -> bool:
+    """Tell whether it is ``x[1]``: fields would give it a name."""
+    return isinstance(node, ast.A_Indirection) and not any(
+        isinstance(part, ast.String) for part in node.indirection
     )
 
 

@@ -15,7 +15,7 @@ from oar_policies.reading import Fields, FileError, Reading, quote, start
 
 from oar_proxy.drafters import Review
 from oar_proxy.sql.parse import Parsed, parse
-from oar_proxy.sql.text import Edit, SyntaxFault, quote_literal, splice
+from oar_proxy.sql.text import SyntaxFault, quote_literal, splice
 from oar_proxy.sql.tree import only_reads
 from oar_proxy.verified.form import Form, read_form
 
@@ -97,13 +97,11 @@ class Entry:
 
     def statement(self, values: Mapping[int, str]) -> str:
         """Return the SQL with a typed literal for each parameter, NULL where it has no value."""
-        return splice(
-            self.sql,
-            [
-                Edit(begin, end, self.parameters[number - 1].literal(values.get(number)))
-                for number, begin, end in self.parsed.parameters
-            ],
-        )
+        given = {
+            number: parameter.literal(values.get(number))
+            for number, parameter in enumerate(self.parameters, start=1)
+        }
+        return splice(self.sql, self.parsed.given(given))
 
 
 def load_entry(path: Path) -> Entry:
