@@ -33,8 +33,8 @@ from oar_proxy.federation import (
 )
 from oar_proxy.guards import Guards, Portal, Statement, columns
 from oar_proxy.hub.sentinel import Sentinels
-from oar_proxy.hublink import SUCCEEDED, TEXT_OID, HubChannel, SessionLink, Step
-from oar_proxy.replies import Answer, Flow
+from oar_proxy.hublink import SUCCEEDED, TEXT_OID, HubChannel, SessionLink
+from oar_proxy.replies import Answer, Flow, Step
 from oar_proxy.sessionstate import SessionState
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Expected, Kind

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from oar_proxy.federation import Parameter, Prepared
-from oar_proxy.hublink import SessionLink, Step
-from oar_proxy.replies import Flow, Noted
+from oar_proxy.hublink import SessionLink
+from oar_proxy.replies import Flow, Noted, Step
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, Kind
 from oar_proxy.wire.messages import Bind
@@ -109,7 +109,7 @@ class Guards:
         return Noted(Kind.PARSE, lambda: self.forget(name))
 
     def parse(self, name: bytes, statement: Statement, shift: int | None) -> Expected:
-        """A guard takes a name. For ``shift`` see `oar_proxy.hublink.Settling`."""
+        """A guard takes a name. For ``shift`` see `oar_proxy.replies.Settling`."""
         self.may_be_statement.add(name)
 
         def note() -> None:

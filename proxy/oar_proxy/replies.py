@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from oar_proxy.federation import Chunks, Copied, Parameter
-from oar_proxy.hublink import Settling
+from oar_proxy.hublink import SUCCEEDED
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Expected, HubConfused, Kind
 
@@ -17,6 +17,92 @@ _COMMAND_COMPLETE: Final = ord("C")
 _PORTAL_SUSPENDED: Final = ord("s")
 
 ABORTED_TRANSACTION: Final = "25P02"
+"""Of what is discarded as well: a settled request yields it then."""
+
+
+class Settling(Expected):
+    """A request whose outcome is awaited, as the SQLSTATE it ended with."""
+
+    __slots__ = ("_logs", "_settled", "_shift")
+
+    def __init__(
+        self,
+        kind: Kind,
+        *,
+        shift: int | None = None,
+        settled: asyncio.Future[str] | None = None,
+        logs: bool = False,
+    ) -> None:
+        """Take ``shift``, which moves an error's position from our text to the client's.
+
+        None: there is no correspondence, the position is dropped. ``logs``: the client gets what
+        the hub logs of its statement, in which there is nothing of ours.
+        """
+        super().__init__(kind)
+        self._shift = shift
+        self._settled = settled
+        self._logs = logs
+
+    def done(self, message: bytes) -> None:  # noqa: ARG002
+        self._settle(SUCCEEDED)
+
+    def notice(self, notice: bytes) -> bytes | None:
+        # What the hub logs of a statement can hold its parameters: rows that no answer may show.
+        if messages.is_log(notice) and not self._logs:
+            return None
+        return super().notice(messages.without_parameters(notice))
+
+    def failed(self, response: bytes) -> bytes | None:
+        self._settle(messages.sqlstate(response))
+        return messages.without_parameters(messages.with_position(response, self._shift))
+
+    def skipped(self) -> bytes | None:
+        self._settle(ABORTED_TRANSACTION)
+        return None
+
+    def _settle(self, outcome: str) -> None:
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(outcome)
+
+
+class Step(Settling):
+    """A request of ours on the client's behalf: errors reach the client, completion does not.
+
+    ``shows`` are the messages the client does get. ``rows`` and ``parameters`` are the
+    RowDescription and ParameterDescription of the answer. ``note`` is called when it succeeds.
+    """
+
+    __slots__ = ("_note", "_shows", "parameters", "rows")
+    passes = False
+
+    def __init__(
+        self,
+        kind: Kind,
+        *,
+        shows: bytes = b"",
+        shift: int | None = None,
+        settled: asyncio.Future[str] | None = None,
+        logs: bool = False,
+        note: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(kind, shift=shift, settled=settled, logs=logs)
+        self._note = note
+        self._shows = shows
+        self.rows: bytes | None = None
+        self.parameters: bytes | None = None
+
+    def message(self, code: int, message: bytes) -> bytes | None:
+        match chr(code):
+            case "T":
+                self.rows = message
+            case "t":
+                self.parameters = message
+        return message if code in self._shows else None
+
+    def done(self, message: bytes) -> None:
+        if self._note is not None:
+            self._note()
+        super().done(message)
 
 
 class Noted(Expected):
@@ -25,7 +111,7 @@ class Noted(Expected):
     __slots__ = ("_note", "_shift")
 
     def __init__(self, kind: Kind, note: Callable[[], None], *, shift: int | None = 0) -> None:
-        """Take ``shift``: see `oar_proxy.hublink.Settling`."""
+        """Take ``shift``: see `Settling`."""
         super().__init__(kind)
         self._note = note
         self._shift = shift
