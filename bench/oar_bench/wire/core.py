@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, Final
 
 from oar_proxy.errors import OarError
-from oar_proxy.hublink import Step as OwnStep
 from oar_proxy.replies import Answer, Noted
+from oar_proxy.replies import Step as OwnStep
 from oar_proxy.wire import messages, startup
 from oar_proxy.wire.conversation import Conversation, Expected, Kind
 from oar_proxy.wire.messages import HEADER
