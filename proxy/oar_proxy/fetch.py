@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from oar_adapters.interface import Adapter, OwnerError, Query, Scan, Snapshot
+from oar_adapters.interface import Adapter, Batch, OwnerError, Query, Scan, Snapshot
 
 from oar_proxy import gate as gates
 from oar_proxy.budget import COUNTED_AT_ONCE
 from oar_proxy.decision import Checked, Decisions, Grouped, Limit
-from oar_proxy.errors import LimitExceeded, OarError, QueryCanceled
+from oar_proxy.errors import LimitExceeded, OarError, OwnerFault, QueryCanceled
 from oar_proxy.gate import Gate
 from oar_proxy.ledger import SUCCESS, Ask, StepOutcome
 from oar_proxy.memory import Account
@@ -169,6 +169,7 @@ class Fetcher:
                             self.broken_off = True
                             return received
                         await self._pass(sending, snapshot, self.give)
+                    _require_whole(batch, sending)
                     received += batch.rows
                     if received > cap.number:
                         raise _too_many_rows(sending, cap)
@@ -237,6 +238,15 @@ class Fetcher:
             return sum([batch.rows async for batch in snapshot.run(query)])
         except OwnerError as error:
             raise owner_fault(owner, error) from error
+
+
+def _require_whole(batch: Batch, sending: Sending) -> None:
+    """Refuse columns of different lengths: the hub would fill the shorter ones up with NULLs."""
+    if [len(cells) for cells in batch.columns] != [batch.rows] * len(sending.rows.columns):
+        raise OwnerFault(
+            f"owner {sending.owner} sent columns that do not make rows",
+            hint=f"report it to whoever wrote the adapter of {sending.owner}",
+        )
 
 
 def _in_lumps(rows: int) -> int:

@@ -7,6 +7,8 @@ from collections import Counter
 
 import psycopg
 import pytest
+from oar_adapters.interface import Batch
+from oar_adapters.sqlite import SqliteSnapshot
 from oar_proxy.hub.planner import Planner
 
 STATEMENTS = [
@@ -264,6 +266,35 @@ def test_a_fault_of_the_proxy_is_on_the_ledger(client, monkeypatch, statement):
     assert "a row" not in str(refused.value)
     latest = "SELECT sqlstate FROM oar.asks ORDER BY at DESC LIMIT 1"
     assert client.execute(latest).fetchone() == ("XX000",)
+    assert client.execute(statement).fetchone() is not None
+
+
+@pytest.mark.parametrize(
+    "statement", ["SELECT * FROM b", "SELECT count(*) FROM a JOIN b USING (k)"]
+)
+@pytest.mark.parametrize(
+    "mangled",
+    [
+        lambda batch: (*batch.columns[:-1], batch.columns[-1][:-1]),
+        lambda batch: (*batch.columns[:-1], [*batch.columns[-1], None]),
+        lambda batch: batch.columns[:-1],
+        lambda batch: (*batch.columns, batch.columns[0]),
+    ],
+    ids=["a cell less", "a cell more", "a column less", "a column more"],
+)
+def test_an_adapter_that_sends_no_rows_but_something_is_found_out(
+    client, monkeypatch, statement, mangled
+):
+    sent = SqliteSnapshot.run
+
+    async def run(snapshot, query):
+        async for batch in sent(snapshot, query):
+            yield Batch(mangled(batch), batch.rows)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteSnapshot, "run", run)
+        with pytest.raises(psycopg.errors.FdwError, match="owner south sent columns that do not"):
+            client.execute(statement)
     assert client.execute(statement).fetchone() is not None
 
 
