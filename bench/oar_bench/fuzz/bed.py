@@ -34,6 +34,7 @@ from oar_bench.fuzz.owners import (
 from oar_bench.fuzz.reductions import Permits
 from oar_bench.fuzz.servers import Servers, open_servers
 from oar_bench.fuzz.world import KINDS, Row, Table, World, create, insert
+from oar_bench.fuzz.writing import CREATE_WRITTEN, WRITTEN
 from oar_bench.harness import ALLOW_ALL, USER, Served, run_proxy
 
 SHRINK_USERS: Final = tuple(f"bench_shrink_{number}" for number in range(3))
@@ -175,6 +176,9 @@ async def enter(connection: psycopg.AsyncConnection[Any], world: World, seconds:
         await connection.execute(
             sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
         )
+    await connection.execute(f"DROP TABLE IF EXISTS pg_temp.{WRITTEN}".encode())
+    for statement in CREATE_WRITTEN:
+        await connection.execute(statement.encode())
 
 
 @asynccontextmanager

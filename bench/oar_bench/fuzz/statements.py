@@ -14,11 +14,13 @@ from random import Random
 from typing import Final
 
 from oar_bench.fuzz.expressions import Query
-from oar_bench.fuzz.wide import WideWriter
 from oar_bench.fuzz.world import World
+from oar_bench.fuzz.writing import WritingWriter
 
-MODES: Final = ("simple", "parameters", "prepared", "cursor", "execute", "copy", "table as")
-_MODE_WEIGHTS: Final = (46, 14, 12, 12, 6, 5, 5)
+MODES: Final = (
+    *("simple", "parameters", "prepared", "cursor", "execute", "copy", "table as", "writing"),
+)
+_MODE_WEIGHTS: Final = (42, 13, 12, 11, 6, 4, 4, 8)
 
 _PARAMETER: Final = re.compile(r"\$(\d+)")
 
@@ -49,7 +51,7 @@ def random_case(random: Random, world: World) -> Case:
     parameters = mode in ("parameters", "prepared", "execute")
     while True:
         writer = _StatementWriter(random, world, parameters=parameters)
-        sql, ordered = writer.statement()
+        sql, ordered = (writer.writing(), False) if mode == "writing" else writer.statement()
         if writer.tables:
             break
     sql, families = _renumbered(sql, writer.parameters)
@@ -74,7 +76,7 @@ def _renumbered(sql: str, families: Sequence[str]) -> tuple[str, list[str]]:
     return text, [families[number - 1] for number in used]
 
 
-class _StatementWriter(WideWriter):
+class _StatementWriter(WritingWriter):
     def statement(self) -> tuple[str, bool]:
         """Return a statement and whether its rows are in a determined order."""
         depth = self.random.choice((1, 2, 2, 3, 3))

@@ -11,6 +11,7 @@ from psycopg import AsyncRawCursor
 
 from oar_bench.fuzz.statements import Case
 from oar_bench.fuzz.world import quote
+from oar_bench.fuzz.writing import WRITTEN
 from oar_bench.result import FLOAT_OIDS, Result, close, leftover
 
 Connection = psycopg.AsyncConnection[Any]
@@ -131,6 +132,19 @@ async def _table_as(connection: Connection, case: Case) -> list[Answer]:
     return [result]
 
 
+async def _writing(connection: Connection, case: Case) -> list[Answer]:
+    """Return what the statement returns, or how many rows it wrote; then what is written."""
+    await connection.execute("BEGIN")
+    cursor = AsyncRawCursor(connection)
+    await cursor.execute(case.sql.encode())
+    returned = _result(cursor)
+    if not returned.names:
+        returned = Result((), (), ((str(cursor.rowcount).encode(),),))
+    table = await _fetch(connection, f"TABLE {WRITTEN}")
+    await connection.execute("ROLLBACK")
+    return [returned, table]
+
+
 _SENDERS: Final = {
     "simple": _simple,
     "parameters": _parameters,
@@ -139,6 +153,7 @@ _SENDERS: Final = {
     "cursor": _cursor,
     "copy": _copy,
     "table as": _table_as,
+    "writing": _writing,
 }
 
 
