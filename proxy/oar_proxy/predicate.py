@@ -52,6 +52,7 @@ _COMPARABLE: Final = frozenset(
     {
         "integer",
         "text",
+        "character",
         "numeric",
         "real",
         "double precision",

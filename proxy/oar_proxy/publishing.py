@@ -95,7 +95,8 @@ async def read_rules(
                 continue  # whatever its rules are
             masks[owner, table.name] = {n: mask.value for n, mask in rule.masks.items()}
             try:
-                await rowfilter.check_masks(masks[owner, table.name], table, planner)
+                values = masks[owner, table.name]
+                masks[owner, table.name] = await rowfilter.read_masks(values, table, planner)
                 if rule.row_filter is not None:
                     filters[owner, table.name] = await rowfilter.read_filter(
                         rule.row_filter.condition, table, adapters[owner], planner

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from oar_adapters.interface import Adapter, Not, OwnerSchema, Predicate, Table
+from oar_adapters.interface import Adapter, Not, OwnerSchema, Predicate, Table, base_type
 
 from oar_proxy import catalog
 from oar_proxy import predicate as predicates
@@ -63,18 +63,48 @@ async def _predicate(condition: str, table: Table, planner: Planner) -> Predicat
     read = None if printed is None else predicates.read(printed, published, _TABLE)
     if read is None:
         raise Unreadable(
-            "its row_filter is more than comparisons of a column with a constant, IN, LIKE, "
-            "IS NULL, AND, OR and NOT"
+            "its row_filter is more than comparisons of a column with a constant (of numbers, "
+            "texts, booleans, dates, timestamps and uuids), IN, LIKE, IS NULL, AND, OR and NOT"
         )
     return read
 
 
-async def check_masks(masks: Mapping[str, str | None], table: Table, planner: Planner) -> None:
-    """Check that each mask is a value of its column's type. Raises :class:`Unreadable`."""
+_OF_TIME: Final = frozenset(
+    {
+        "date",
+        "interval",
+        "time with time zone",
+        "time without time zone",
+        "timestamp with time zone",
+        "timestamp without time zone",
+    }
+)
+"""Types whose text a session's settings may read otherwise."""
+
+
+async def read_masks(
+    masks: Mapping[str, str | None], table: Table, planner: Planner
+) -> dict[str, str | None]:
+    """Return masks as every session reads them. Raises :class:`Unreadable`.
+
+    Each has to be a value of its column's type.
+    """
+    read = dict(masks)
     for column in table.columns:
         value = masks.get(column.name)
-        if value is not None:
-            await _explained(f"SELECT CAST({quote_literal(value)} AS {column.type})", planner)
+        if value is None:
+            continue
+        constant = f"CAST({quote_literal(value)} AS {column.type})"
+        (explained,) = await _explained(f"SELECT {constant}", planner)
+        if base_type(column.type) not in _OF_TIME:
+            continue
+        if names_a_moment(parse_expression(quote_literal(value))):
+            raise Unreadable(f"its mask of {column.name} depends on the day it is asked")
+        # Such as '2027-02-01'::date: a day that 02/01/2027 is in some sessions.
+        printed = parse_expression(explained["Plan"]["Output"][0])
+        if isinstance(printed, ast.TypeCast) and isinstance(printed.arg.val, ast.String):
+            read[column.name] = printed.arg.val.sval
+    return read
 
 
 async def _explained(statement: str, planner: Planner) -> list[dict[str, Any]]:

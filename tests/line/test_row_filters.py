@@ -272,6 +272,63 @@ def test_a_mask_that_is_no_value_of_its_column_leaves_its_table_unpublished(prox
         client.execute("SELECT count(*) FROM shop.a")
 
 
+TIMES = (
+    "id bigint, day date, at timestamptz, span interval, code char(4), note text",
+    [(1, "2020-01-01", "2020-01-01 00:00Z", "1 day", "ab", "n"),
+     (2, "2020-01-01", "2020-01-01 00:00Z", "1 day", "AB", "n")],
+)  # fmt: skip
+
+
+def test_a_mask_is_one_value_whatever_a_session_sets(request, two_owners):
+    masks = {"day": "02/03/2024", "at": "2024-02-03 10:00", "span": "-1 day 02:00", "note": "today"}
+    policy = json.dumps(
+        {"version": 1, "tables": {"times": {"columns": {c: {"mask": m} for c, m in masks.items()}}}}
+    )
+    tables = {"north": {"times": TIMES}, "south": {"other": ("id bigint", [(1,)])}}
+    asked = (
+        "SELECT DISTINCT day - date '2024-02-03', extract(epoch FROM at)::bigint,"
+        " extract(epoch FROM span)::bigint, note FROM times"
+    )
+    due = [(0, 1706954400, -86400 + 7200, "today")]
+    with two_owners(request, "postgres", tables) as (client, _):
+        proxy = client(north=policy)
+        for setting in ("DateStyle = 'ISO, DMY'", "TimeZone = 'Asia/Tokyo'",
+                        "IntervalStyle = 'sql_standard'"):  # fmt: skip
+            proxy.execute(f"SET {setting}")
+            assert proxy.execute(asked).fetchall() == due, setting
+        join = f"{asked.replace(' FROM times', '')} FROM times JOIN other USING (id)"
+        assert proxy.execute(join).fetchall() == due
+        proxy.execute("RESET DateStyle; RESET TimeZone; RESET IntervalStyle")
+        moving = client(north=policy.replace("02/03/2024", "today"))
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            moving.execute("SELECT count(*) FROM times")
+
+
+@pytest.mark.parametrize(
+    ("condition", "due"),
+    [
+        ("code = 'ab'", [1]),
+        ("code IN ('ab ', 'x')", [1]),
+        ("code <> 'AB'", [1]),
+        ("code < 'a'", [2]),
+    ],
+)
+def test_a_filter_compares_padded_text(request, two_owners, condition, due):
+    tables = {"north": {"times": TIMES}, "south": {"other": ("id bigint", [(1,), (2,)])}}
+    policy = json.dumps({"version": 1, "tables": {"times": {"row_filter": condition}}})
+    with two_owners(request, "postgres", tables) as (client, merged):
+        proxy = client(north=policy)
+        rows = "SELECT id::int FROM times ORDER BY 1"
+        assert [n for (n,) in proxy.execute(rows)] == due
+        # And so does a statement's own condition, at the owner.
+        open_ = client()
+        asked = f"SELECT t.id::int FROM times t LEFT JOIN other USING (id) WHERE t.{condition}"
+        assert [n for (n,) in open_.execute(asked)] == due
+        assert [n for (n,) in merged.execute(asked)] == due
+        told = open_.execute(f"EXPLAIN (FORMAT json) {asked}").fetchone()[0][0]["Plan"]
+        assert " WHERE " in told["Steps"][0]["SQL"]
+
+
 def test_an_owner_that_cannot_filter_faithfully_is_not_asked(request, two_owners):
     key = "10000000-0000-0000-0000-000000000000"
     orders = ("id bigint, staff_id bigint, amount bigint, token uuid", [(1, 1, 5, key)])
