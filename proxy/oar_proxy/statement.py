@@ -8,6 +8,7 @@ comes out is one text with the places of every occurrence of a published table i
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -165,7 +166,7 @@ async def _sorted_out(
     drafts: tuple[Draft, ...],
 ) -> Recognised | None:
     guard_sql = guarded[0].text
-    parsed, state, resolved = await _expand_views(*guarded, link, catalog)
+    parsed, state, resolved, as_owner = await _expand_views(*guarded, link, catalog)
     occurrences, others = _sort_relations(parsed, *_meant(parsed, resolved, catalog))
     later = tuple(call for call in parsed.calls if call.name != "oar_ask")
     targets = [(t, found) for t in parsed.targets if (found := resolved.get((t.schema, t.name)))]
@@ -178,6 +179,8 @@ async def _sorted_out(
             )
     if not occurrences and not later:
         return Recognised(guard_sql, None) if drafts else None
+    if as_owner is not None:
+        _refuse_other_policies(as_owner, guarded, parsed, resolved)
     _refuse_two_of_a_name(parsed, occurrences)
     _refuse_what_has_no_meaning(parsed, state, later)
     # The hub keeps these over the guards; using them later is recognised then.
@@ -379,7 +382,9 @@ async def _expand_views(
     resolved: _Resolved,
     link: HubReader,
     catalog: Catalog,
-) -> tuple[Parsed, SessionState, _Resolved]:
+) -> tuple[Parsed, SessionState, _Resolved, str | None]:
+    """Put the queries of views in their place; tell a view that reads as somebody else, if any."""
+    as_owner: str | None = None
     for _ in range(MAX_VIEW_DEPTH):
         edits: list[Edit] = []
         for relation in parsed.relations:
@@ -388,12 +393,37 @@ async def _expand_views(
                 continue
             if definition := found["described"]["definition"]:
                 edits.append(relation.replace(definition.rstrip().rstrip(";")))
+                as_owner = relation.name if found["described"]["as_owner"] else as_owner
         expandable = parsed.kind not in ("PrepareStmt", "ViewStmt")
         if not edits or not expandable:
-            return parsed, state, resolved
+            return parsed, state, resolved, as_owner
         parsed = _parse_one(splice(parsed.text, edits))
         state, resolved = await _look(link, _names(parsed), catalog)
     raise LimitExceeded(f"views are nested more than {MAX_VIEW_DEPTH} deep")
+
+
+def _refuse_other_policies(
+    view: str,
+    before: tuple[Parsed, SessionState, _Resolved],
+    parsed: Parsed,
+    resolved: _Resolved,
+) -> None:
+    """Refuse tables of a view under a row security policy: the view's owner sees other rows."""
+
+    def secured(parsed: Parsed, resolved: _Resolved) -> Counter[tuple[str, str]]:
+        found = (resolved.get((r.schema, r.name)) for r in parsed.relations)
+        return Counter(
+            (each["schema"], each["name"])
+            for each in found
+            if each is not None and each["described"] and each["described"]["row_security"]
+        )
+
+    for _, table in secured(parsed, resolved) - secured(before[0], before[2]):
+        raise FeatureNotSupported(
+            f'view "{view}" reads "{table}" as its owner, under other row security policies than '
+            "yours, which cannot be done beside published tables",
+            hint=f"read {table} by its name, or have the view made WITH (security_invoker)",
+        )
 
 
 def _with_masks(parsed: Parsed, occurrences: Sequence[Occurrence]) -> Parsed:

@@ -285,6 +285,45 @@ def test_what_the_hub_finds_wrong_comes_before_what_planning_does(client, line, 
         assert hub.execute("SELECT count(*) FROM oar.asks").fetchone() == asked
 
 
+OF_AN_ADMINISTRATOR = """
+CREATE TABLE public.secured (id bigint, who text);
+INSERT INTO public.secured VALUES (1, 'somebody'), (2, 'nobody');
+CREATE POLICY own ON public.secured USING (who = current_user);
+ALTER TABLE public.secured ENABLE ROW LEVEL SECURITY;
+CREATE VIEW public.all_of AS SELECT id, v, who FROM shop.a JOIN public.secured USING (id);
+CREATE VIEW public.above AS SELECT id FROM public.all_of;
+CREATE VIEW public.own_of WITH (security_invoker) AS
+    SELECT id, v, who FROM shop.a JOIN public.secured USING (id);
+CREATE VIEW public.beside AS SELECT id FROM shop.a;
+CREATE VIEW public.without AS SELECT who FROM public.secured;
+GRANT SELECT ON public.secured, public.all_of, public.above, public.own_of, public.beside,
+    public.without TO oar_client;
+"""
+
+
+def test_a_view_that_shows_rows_of_its_owner_does_not_show_fewer(owners, new_hub, running_proxy):
+    """PostgreSQL reads a view as its owner; in a statement of ours it is read as the client."""
+    hub = new_hub()
+    count = "SELECT count(*) FROM public."
+    with running_proxy(owners.settings(hub, {})) as (refresh, dsn):
+        with psycopg.connect(hub, autocommit=True) as administrator:
+            administrator.execute(OF_AN_ADMINISTRATOR)
+        refresh()
+        with psycopg.connect(dsn, autocommit=True) as client:
+            for view in ("all_of", "above", "all_of, public.secured"):
+                with pytest.raises(
+                    psycopg.errors.FeatureNotSupported, match='"secured" as its owner'
+                ):
+                    client.execute(f"{count}{view}")
+            assert client.execute(f"{count}own_of").fetchone() == (0,)
+            assert client.execute(f"{count}secured JOIN shop.a USING (id)").fetchone() == (0,)
+            # Also beside a view of an administrator's, and where the hub answers alone.
+            assert client.execute(f"{count}beside, public.secured").fetchone() == (0,)
+            assert client.execute(f"{count}without").fetchone() == (2,)
+            client.execute("CREATE TEMP VIEW mine AS SELECT a.id FROM shop.a, public.secured")
+            assert client.execute("SELECT count(*) FROM mine").fetchone() == (0,)
+
+
 def test_privileges_are_the_hubs(client, line):
     with psycopg.connect(line.hub, autocommit=True) as hub:
         client.execute("CREATE TEMP TABLE q (id bigint)")

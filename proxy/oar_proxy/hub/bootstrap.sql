@@ -116,6 +116,11 @@ BEGIN
             'definition', CASE WHEN c.relkind = 'v' AND c.nspname NOT IN
                 ('pg_catalog', 'information_schema', 'oar')
                 THEN oar_internal.view_definition(c.oid) END,
+            -- A view reads as whoever owns it, unless it says otherwise.
+            'as_owner', c.relkind = 'v' AND pg_catalog.pg_get_userbyid(c.relowner) <> current_user
+                AND NOT EXISTS (SELECT FROM pg_catalog.pg_options_to_table(c.reloptions) AS o
+                    WHERE o.option_name = 'security_invoker' AND o.option_value::boolean),
+            'row_security', c.relkind IN ('r', 'p') AND pg_catalog.row_security_active(c.oid),
             'columns', (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.attname,
                 pg_catalog.format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
                 FROM pg_catalog.pg_attribute a
@@ -129,7 +134,8 @@ BEGIN
         FROM ROWS FROM (pg_catalog.unnest(names)) WITH ORDINALITY AS u(name, number)
         CROSS JOIN LATERAL (
             -- By itself, so that it is found by its index and not by reading all there are.
-            SELECT c.oid, c.relname, c.relkind, n.nspname FROM pg_catalog.pg_class c
+            SELECT c.oid, c.relname, c.relkind, c.relowner, c.reloptions, n.nspname
+            FROM pg_catalog.pg_class c
             JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
             WHERE c.oid = pg_catalog.to_regclass(u.name) OFFSET 0) AS c)::pg_catalog.text;
 END $body$;
