@@ -24,6 +24,8 @@ _CASTS: Final = {
     "float": "double precision",
     "stamp": "timestamp",
     "uuid": "uuid",
+    "span": "interval",
+    "net": "inet",
 }
 _COMPARED: Final = {
     "int": ("int", "num", "float"),

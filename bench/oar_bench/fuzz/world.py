@@ -81,6 +81,8 @@ _POSTGRES_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "float": ("double precision", "double precision", "real"),
     "stamp": ("timestamp without time zone",),
     "uuid": ("uuid",),
+    "span": ("interval",),
+    "net": ("inet",),
 }
 _SQLITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "int": ("bigint",),
@@ -94,6 +96,8 @@ _MARIADB_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     **_POSTGRES_TYPES,
     "text": ("text",),
     "num": ("numeric(12,2)", "numeric(6,3)"),
+    "span": (),
+    "net": (),
 }
 TYPES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "postgres": _POSTGRES_TYPES,
@@ -140,11 +144,14 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "float": ("x",),
     "stamp": ("at",),
     "uuid": ("u",),
+    "span": ("w",),
+    "net": ("h",),
 }
 """Columns of one name share a family: they are what USING and NATURAL join on."""
 
 _FAMILY_WEIGHTS: Final = {
-    "int": 9, "text": 6, "num": 4, "date": 3, "bool": 2, "float": 2, "stamp": 1, "uuid": 1
+    "int": 9, "text": 6, "num": 4, "date": 3, "bool": 2, "float": 2, "stamp": 1, "uuid": 1,
+    "span": 1, "net": 1,
 }  # fmt: skip
 
 POOLS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -157,6 +164,9 @@ POOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "float": ("0", "1", "1.5", "2", "-2.25", "10", "20", "0.5"),
     "stamp": ("2024-01-01 00:00:00", "2024-01-01 12:30:00.25", "2023-12-31 23:59:59"),
     "uuid": ("00000000-0000-0000-0000-000000000001", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+    # Types that travel as text, whose order is another one; no two of these are equal.
+    "span": ("00:00:00", "02:00:00", "10:00:00", "2 days", "10 days", "1 mon", "-1 days", "1 year"),
+    "net": ("9.0.0.1", "10.0.0.1", "10.0.0.0/8", "127.0.0.1", "::1", "fe80::1"),
 }  # fmt: skip
 """Values whose arithmetic neither overflows nor rounds: floats here are sums of powers of two."""
 
