@@ -59,6 +59,10 @@ STATEMENTS = [
     "SELECT a.id, (SELECT count(*) FROM b) FROM a JOIN b USING (k)",
     "SELECT b.w * 100 / (SELECT sum(w) FROM b) FROM a JOIN b USING (k)",
     # a subquery that is written twice is one expression
+    "SELECT DISTINCT ON (EXISTS (SELECT NOT EXISTS (SELECT FROM b WHERE b.k = c.k) FROM c"
+    " GROUP BY NOT EXISTS (SELECT FROM b WHERE b.k = c.k))) a.id FROM a"
+    " ORDER BY EXISTS (SELECT NOT EXISTS (SELECT FROM b WHERE b.k = c.k) FROM c"
+    " GROUP BY NOT EXISTS (SELECT FROM b WHERE b.k = c.k)), a.id",
     "SELECT EXISTS (SELECT 1 FROM b WHERE b.k = a.k AND b.s = 'p') AS x, count(*) FROM a "
     "GROUP BY EXISTS (SELECT 1 FROM b WHERE b.k = a.k AND b.s = 'p')",
     "SELECT DISTINCT ON ((SELECT max(w) FROM b WHERE b.k = a.k)) (SELECT max(w) FROM b WHERE "

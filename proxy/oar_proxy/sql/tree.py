@@ -235,6 +235,9 @@ def repeated_relations(root: Any) -> dict[int, int]:
             known = first.setdefault(_meaning(subquery), positions)
             if known is not positions:
                 found.update(zip(positions, known, strict=True))
+    # One that is written again inside of one that is, too: the places lead on, each further back.
+    for position, first in sorted(found.items()):
+        found[position] = found.get(first, first)
     return found
 
 
