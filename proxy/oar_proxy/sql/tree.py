@@ -236,8 +236,8 @@ def repeated_relations(root: Any) -> dict[int, int]:
             if known is not positions:
                 found.update(zip(positions, known, strict=True))
     # One that is written again inside of one that is, too: the places lead on, each further back.
-    for position, first in sorted(found.items()):
-        found[position] = found.get(first, first)
+    for position, place in sorted(found.items()):
+        found[position] = found.get(place, place)
     return found
 
 
