@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from random import Random
 
 import psycopg
 import psycopg.conninfo
 import pytest
+from oar_proxy.hub.binaries import find_binaries
 
 NAMES = ["Jürgen", "Élise", "Мария", "日本語", "Łucja", "Anna", "naïve", "10 €", None, "Ж"]
 TABLES = {
@@ -291,7 +291,6 @@ def test_questions_in_another_encoding(connect):
     assert failure.value.sqlstate.startswith("OA")
 
 
-@pytest.mark.skipif(shutil.which("psql") is None, reason="psql is not on PATH")
 @pytest.mark.parametrize("encoding", ["LATIN1", "WIN1252", "SJIS"])
 def test_psql(shop, encoding):
     dsn, _ = shop
@@ -307,7 +306,7 @@ SELECT nothing, '{name}' FROM people;
 \\encoding
 """
     done = subprocess.run(
-        ["psql", "-XAt", "-v", "VERBOSITY=terse", dsn],
+        [find_binaries().directory / "psql", "-XAt", "-v", "VERBOSITY=terse", dsn],
         input=text.encode(codec), capture_output=True, check=False,
         env={**os.environ, "PGCLIENTENCODING": encoding},
     )  # fmt: skip

@@ -50,6 +50,8 @@ WRITES = {
     "merge, by source": ("MERGE INTO mine USING b ON b.id = mine.id WHEN NOT MATCHED BY SOURCE THEN DELETE WHEN MATCHED THEN UPDATE SET t = s", {"b": 6}),
     "select into": ("SELECT id, k INTO TEMP made FROM a WHERE v = 'x'; INSERT INTO mine SELECT * FROM made; DROP TABLE made", None),
     "not told how it is read": ("INSERT INTO mine SELECT id, k, trim(both 'x' from v) FROM a WHERE id = 5", {"a": 6}),
+    "too deep to be printed": (f"INSERT INTO mine SELECT id, {'+'.join(['1'] * 180)} FROM a WHERE id = 5", {"a": 6}),
+    "too deep to be compared": (f"INSERT INTO mine SELECT id, k FROM a WHERE {'NOT ' * 340} id = 5", {"a": 6}),
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from oar_proxy.hub.binaries import find_binaries
 from oar_proxy.wire import messages
 from waits import eventually, once
 
@@ -525,8 +526,7 @@ class TestStopping:
 
 def test_psql(where):
     """The oldest client here: libpq's simple protocol and its catalog queries."""
-    program = shutil.which("psql")
-    assert program is not None
+    program = find_binaries().directory / "psql"
     address = ["-h", where["host"], "-p", str(where["port"]), "-U", where["user"]]
     statements = [ALL, "\\d pub.orders", "SELECT 1; SELECT count(*) FROM pub.orders"]
     commands = [part for statement in statements for part in ("-c", statement)]
