@@ -231,9 +231,8 @@ def _step(
         described["Semi-Joins"] = semi_joins
     if step.merging:
         described["Only Filtered By"] = [_published(plan, leaf.number) for leaf, _ in step.merging]
-    matching = [leaf for leaf in step.matching if all(leaf is not each for each, _ in step.merging)]
-    if matching:
-        described["Looked Up Among"] = [_published(plan, leaf.number) for leaf in matching]
+    if step.looked_up:
+        described["Looked Up Among"] = [_published(plan, leaf.number) for leaf in step.looked_up]
     if step.denied:
         described["Denied"] = [
             {"From": _origins(edge), "To": _receiver(edge), "Rule": verdict.rule}

@@ -220,11 +220,13 @@ class Federated:
         parameters = [*sent, *execution.parameters]
         bind = messages.encode_bind(portal, self._name, parameters, result_formats)
         oids = [parameter.oid for parameter in parameters]
-        self._step(Kind.CLOSE, messages.encode_close(b"P", portal))
-        self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
-        self._step(Kind.PARSE, messages.encode_parse(self._name, execution.sql.encode(), oids))
+        self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"P", portal))
+        self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"S", self._name))
+        self._channel.request(
+            Step(Kind.PARSE), messages.encode_parse(self._name, execution.sql.encode(), oids)
+        )
         await self._channel.request_large(Step(Kind.BIND, shows=b"N"), bind)
-        self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
+        self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"S", self._name))
         self._channel.speak_as_client()
 
     async def _pass_on(self, flow: Flow, limit: int, log_line: LogLine) -> bool:
@@ -251,7 +253,7 @@ class Federated:
             execution = await self.activity.ask(flow.chunks.next())
             if execution is None:
                 flow.over = True
-                self._step(Kind.CLOSE, messages.encode_close(b"P", flow.portal))
+                self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"P", flow.portal))
             else:
                 await self._bind(flow.portal, execution, flow.sent, flow.result_formats)
         self._channel.tell(flow.completion(rows))
@@ -291,7 +293,7 @@ class Federated:
         if succeeded and in_block and len(pieces) == 1:
             # Such a query does not end the implicit transaction that it stands in; an empty one
             # answers ReadyForQuery and leaves it open as well.
-            self._step(Kind.QUERY, messages.encode_query(b""), shows=b"Z")
+            self._channel.request(Step(Kind.QUERY, shows=b"Z"), messages.encode_query(b""))
         else:
             self._channel.request(Expected(Kind.SYNC), messages.SYNC)
 
@@ -305,7 +307,9 @@ class Federated:
     async def _in_step(self) -> bool:
         """Tell whether the hub has accepted everything sent so far."""
         settled = _awaited()
-        self._step(Kind.CLOSE, messages.encode_close(b"S", self._name), settled=settled)
+        self._channel.request(
+            Step(Kind.CLOSE, settled=settled), messages.encode_close(b"S", self._name)
+        )
         self._channel.flush()
         return await settled == SUCCEEDED
 
@@ -331,7 +335,7 @@ class Federated:
                     raise UndefinedParameter(number, at + 1)
                 if piece is pieces[0]:
                     self._close_unnamed()  # a Query destroys the unnamed statement and portal
-                    self._step(Kind.CLOSE, messages.encode_close(b"P", b""))
+                    self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"P", b""))
                     if len(pieces) > 1:
                         self._begin_block()
                 if prepared is None:
@@ -358,7 +362,7 @@ class Federated:
         """
         self._channel.speak_as_client()
         if self._conversation.open_pipeline:
-            self._step(Kind.SYNC, messages.SYNC)
+            self._channel.request(Step(Kind.SYNC), messages.SYNC)
 
     def _begin_block(self) -> None:
         """Make an implicit transaction block, as the hub does for a string of several statements.
@@ -369,9 +373,11 @@ class Federated:
         if self._conversation.status != ord("I"):
             return
         self._close_own()
-        self._step(Kind.PARSE, messages.encode_parse(self._name, b"SHOW is_superuser"))
-        self._step(Kind.BIND, *messages.encode_bind(self._name, self._name))
-        self._step(Kind.EXECUTE, messages.encode_execute(self._name))
+        self._channel.request(
+            Step(Kind.PARSE), messages.encode_parse(self._name, b"SHOW is_superuser")
+        )
+        self._channel.request(Step(Kind.BIND), *messages.encode_bind(self._name, self._name))
+        self._channel.request(Step(Kind.EXECUTE), messages.encode_execute(self._name))
 
     def _require_block(self, prepared: Prepared) -> None:
         """Raise ``NoActiveTransaction`` as the hub would without the proxy's questions."""
@@ -393,9 +399,9 @@ class Federated:
         parse = messages.encode_parse(self._name, text)
         bind = messages.encode_bind(self._name, self._name, (), formats)
         await self._speak(text)
-        self._step(Kind.PARSE, parse, shows=b"N", shift=shift, logs=True)
+        self._channel.request(Step(Kind.PARSE, shows=b"N", shift=shift, logs=True), parse)
         self._channel.speak_as_client()
-        self._step(Kind.BIND, *bind, shows=b"N", shift=shift, logs=True)
+        self._channel.request(Step(Kind.BIND, shows=b"N", shift=shift, logs=True), *bind)
         settled = self._execute_own_portal(None, shift, logs=True)
         self._channel.flush()
         if await settled != SUCCEEDED:
@@ -412,8 +418,12 @@ class Federated:
         guard, shift = self._guard_text(prepared, link.shift)
         self._close_own()
         await self._speak(guard)
-        self._step(Kind.PARSE, messages.encode_parse(self._name, guard), shift=shift)
-        self._step(Kind.BIND, *messages.encode_bind(self._name, self._name), settled=settled)
+        self._channel.request(
+            Step(Kind.PARSE, shift=shift), messages.encode_parse(self._name, guard)
+        )
+        self._channel.request(
+            Step(Kind.BIND, settled=settled), *messages.encode_bind(self._name, self._name)
+        )
         self._channel.flush()
         async with AsyncExitStack() as stack:
             # While the hub looks at the guard, a plan can be made.
@@ -429,7 +439,7 @@ class Federated:
             await self._bind(self._name, execution, (), ())
             if execution.more is not None:
                 describe = messages.encode_describe(b"P", self._name)
-                self._step(Kind.DESCRIBE_PORTAL, describe, shows=b"TN")
+                self._channel.request(Step(Kind.DESCRIBE_PORTAL, shows=b"TN"), describe)
                 return await self._pass_on(Flow(execution.more, self._name, (), ()), 0, log_line)
             self.activity.go()
             settled = self._execute_own_portal(log_line.write, None)
@@ -448,19 +458,21 @@ class Federated:
     ) -> asyncio.Future[str]:
         settled = _awaited()
         describe = messages.encode_describe(b"P", self._name)
-        self._step(Kind.DESCRIBE_PORTAL, describe, shows=b"TN", shift=shift, logs=logs)
+        self._channel.request(
+            Step(Kind.DESCRIBE_PORTAL, shows=b"TN", shift=shift, logs=logs), describe
+        )
         answer = Answer(ended, shift=shift, settled=settled, logs=logs)
         self._channel.request(answer, messages.encode_execute(self._name))
         return settled
 
     def _close_own(self) -> None:
-        self._step(Kind.CLOSE, messages.encode_close(b"P", self._name))
-        self._step(Kind.CLOSE, messages.encode_close(b"S", self._name))
+        self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"P", self._name))
+        self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"S", self._name))
 
     def _close_unnamed(self) -> None:
         """Destroy the unnamed statement: Parse and Query do even when they fail."""
         note = partial(self._guards.forget, b"")
-        self._step(Kind.CLOSE, messages.encode_close(b"S", b""), note=note)
+        self._channel.request(Step(Kind.CLOSE, note=note), messages.encode_close(b"S", b""))
 
     # --- common ---------------------------------------------------------------------------------
 
@@ -473,19 +485,6 @@ class Federated:
         require_safe(state)
         if state.transaction is not None:
             await self.activity.ask(self._guards.stopped())
-
-    def _step(
-        self,
-        kind: Kind,
-        *parts: bytes,
-        shows: bytes = b"",
-        shift: int | None = None,
-        settled: asyncio.Future[str] | None = None,
-        logs: bool = False,
-        note: Callable[[], None] | None = None,
-    ) -> None:
-        step = Step(kind, shows=shows, shift=shift, settled=settled, logs=logs, note=note)
-        self._channel.request(step, *parts)
 
     def _next_portal(self) -> bytes:
         return b"%s:%d" % (self._name, next(self._numbers))

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
+from oar_adapters.encodings import UTF8
 from oar_adapters.interface import Cell
 
 from oar_proxy.federation import HubRejected, Parameter
@@ -19,7 +20,7 @@ from oar_proxy.moment import Moment, TransactionMoment
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, Kind
-from oar_proxy.wire.encodings import AS_UTF8, UTF8
+from oar_proxy.wire.encodings import AS_UTF8
 
 SENT_AT_ONCE: Final = 64 * 1024
 """Bytes of a message that are written before it is asked whether the hub keeps up."""

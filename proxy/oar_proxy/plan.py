@@ -76,6 +76,12 @@ class Step:
         return self.scan.expected or 0.0
 
     @property
+    def looked_up(self) -> tuple[Leaf, ...]:
+        """The leaves that rows are looked up in: those of ``matching`` that are not ``merging``."""
+        merged = [leaf for leaf, _ in self.merging]
+        return tuple(leaf for leaf in self.matching if leaf not in merged)
+
+    @property
     def all_edges(self) -> tuple[UsedEdge, ...]:
         """The edges whose keys the query carries, also inside its semi-joins."""
         return tuple(_edges_of(self))

@@ -296,21 +296,21 @@ class _Planner:
         occurrence = self.occurrences[number]
         if target is None or step.stage != "rows" or len(occurrence.table.holders) > 1:
             return step
-        filters = [leaf for leaf in target.leaves if self._only_filters(leaf, occurrence)]
         kept = {origin.column for origin in sent if origin.occurrence == number}
         used = {*target.uses.plain, *target.uses.aggregated}
         joined = Counter(column for leaf in target.leaves for column in leaf.columns)
         # One value stands for all of a column: that of one row of one leaf.
         kept |= {column for column, times in joined.items() if times > 1}
-        free = [leaf for leaf in filters if (kept | used).isdisjoint(leaf.columns)]
+        free = [
+            leaf
+            for leaf in target.leaves
+            if (kept | used).isdisjoint(leaf.columns) and self._only_filters(leaf, occurrence)
+        ]
         if not self.permit or self.permit(f"matching {number}"):
             numbered = tuple(leaf for leaf in free if self._is_number(leaf, occurrence))
             step = replace(step, matching=numbered)
         merging = {leaf: edge for leaf in free for edge in step.edges if self._brings(edge, leaf)}
-        for leaf in target.leaves:
-            if leaf not in merging or not (kept | used).isdisjoint(leaf.columns):
-                merging.pop(leaf, None)
-                kept.update(leaf.columns)
+        kept.update(c for leaf in target.leaves if leaf not in merging for c in leaf.columns)
         how = counting.counted(occurrence, target.uses, kept, self.adapters) if merging else None
         if how is None or (self.permit and not self.permit(f"leaves {number}")):
             return step

@@ -152,12 +152,11 @@ class _Runner:
             for task in warming.values():
                 task.cancel()  # of an owner that need not be asked after all
         for step in self.plan.steps:
-            merged = [leaf for leaf, _ in self.asked[step.number].merging]
-            for leaf in merged:
+            asked = self.asked[step.number]
+            for leaf, _ in asked.merging:
                 self._join_with_one(self.rows[step.number], leaf)
-            for leaf in step.matching:
-                if leaf not in merged:
-                    await self._match(step, leaf)
+            for leaf in asked.looked_up:
+                await self._look_up(asked, leaf)
         for step in self.plan.steps:
             if step.stage == "rows":
                 self.gathered.rows.setdefault(step.occurrence, []).append(self.rows[step.number])
@@ -291,7 +290,7 @@ class _Runner:
             kept = kept if place is None else held
         return kept
 
-    async def _match(self, step: Step, leaf: Leaf) -> None:
+    async def _look_up(self, step: Step, leaf: Leaf) -> None:
         """Look many rows up among a leaf's keys, so that the hub joins them with one row of it."""
         rows, leaves = self.rows[step.number], self._rows_of(leaf.number)
         ((name, column),) = leaf.pairs
@@ -303,7 +302,7 @@ class _Runner:
         if not self.fetcher.account.has_room(room):
             return
         place = rows.names.index(column)
-        width = matching.WIDTHS[self.asked[step.number].scan.columns[place].type]
+        width = matching.WIDTHS[step.scan.columns[place].type]
         cells = rows.columns[place]
         keys = [chunk for held in leaves for chunk in held.columns[held.names.index(name)]]
         self.fetcher.account.hold(room)

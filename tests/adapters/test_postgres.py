@@ -17,6 +17,7 @@ import asyncpg
 import psycopg
 import pytest
 from oar_adapters.authorized import Authorized
+from oar_adapters.encodings import CODECS, holds
 from oar_adapters.interface import (
     Agreement,
     Comparison,
@@ -34,7 +35,6 @@ from oar_adapters.interface import (
     Statement,
 )
 from oar_adapters.postgres import sql
-from oar_adapters.postgres.encodings import CODECS, holds
 from oar_adapters.postgres.snapshot import (
     BATCH_BYTES,
     BATCH_ROWS,

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from oar_adapters.encodings import UTF8, holds
 from oar_adapters.interface import (
     Agreement,
     Capabilities,
@@ -33,7 +34,6 @@ from oar_adapters.interface import (
 from oar_adapters.options import check, integer, names, number
 from oar_adapters.postgres import schema as catalog
 from oar_adapters.postgres import sql
-from oar_adapters.postgres.encodings import UTF8, holds
 from oar_adapters.postgres.portal import Connection
 from oar_adapters.postgres.session import Transactions, left, translated
 from oar_adapters.postgres.snapshot import PostgresSnapshot

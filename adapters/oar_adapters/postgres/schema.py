@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from oar_adapters.encodings import UTF8
 from oar_adapters.interface import (
     BINARY_TYPES,
     Agreement,
@@ -17,7 +18,6 @@ from oar_adapters.interface import (
     OwnerSchema,
     Table,
 )
-from oar_adapters.postgres.encodings import UTF8
 from oar_adapters.postgres.sql import plain_type, publishable
 from oar_adapters.predicates import TEXTS
 

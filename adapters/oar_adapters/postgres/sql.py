@@ -13,6 +13,7 @@ from itertools import count
 from typing import Final
 
 from oar_adapters import sqltext
+from oar_adapters.encodings import UTF8, holds
 from oar_adapters.interface import (
     BINARY_TYPES,
     Agreement,
@@ -33,7 +34,6 @@ from oar_adapters.interface import (
     base_type,
     is_binary,
 )
-from oar_adapters.postgres.encodings import UTF8, holds
 from oar_adapters.predicates import FLOATS, INTEGERS, TEXTS, Leaf
 
 TEXT_FORMAT_TYPES: Final = frozenset(

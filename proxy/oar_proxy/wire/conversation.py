@@ -17,9 +17,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from oar_adapters.encodings import UTF8
+
 from oar_proxy.errors import OarError, ProtocolViolation
 from oar_proxy.wire import messages
-from oar_proxy.wire.encodings import UTF8
 from oar_proxy.wire.messages import HEADER
 from oar_proxy.wire.stepping import after_rows
 

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from typing import Final
 
-UTF8: Final = "UTF8"
+from oar_adapters.encodings import CODECS, UTF8
 
 AS_UTF8: Final = frozenset({UTF8, "SQL_ASCII"})
 """Client encodings under which the hub takes and gives UTF-8 as it is."""
 
 _CODECS: Final = {
     **dict.fromkeys(AS_UTF8, "utf-8"),
-    **{f"LATIN{n}": f"iso8859-{n}" for n in range(1, 5)},
-    **{f"LATIN{n + 5}": f"iso8859-{part}" for n, part in enumerate((9, 10, 13, 14, 15, 16))},
-    **{f"ISO_8859_{n}": f"iso8859-{n}" for n in range(5, 9)},
-    **{f"WIN{n}": f"cp{n}" for n in (866, 874, *range(1250, 1259))},
-    "KOI8R": "koi8-r",
-    "KOI8U": "koi8-u",
+    **CODECS,
     "BIG5": "cp950",
     "EUC_CN": "gb2312",
     "EUC_JIS_2004": "euc_jis_2004",

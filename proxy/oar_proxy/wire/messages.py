@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
+from oar_adapters.encodings import UTF8
 from oar_adapters.interface import Cell
 
 from oar_proxy.errors import LimitExceeded, OarError, ProtocolViolation
 from oar_proxy.federation import Parameter, Pieces
-from oar_proxy.wire.encodings import UTF8, encoded
+from oar_proxy.wire.encodings import encoded
 
 HEADER: Final = struct.Struct("!BI")
 """Type byte and length; the length counts itself but not the type byte."""

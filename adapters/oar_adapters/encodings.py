@@ -1,6 +1,7 @@
-"""What a database whose encoding is not UTF-8 has no characters for.
+"""PostgreSQL's encodings: what Python calls them, and what a database in one of them can hold.
 
-Its server refuses a query that brings one, though no value there can be equal to it.
+A server refuses a query with a character that its encoding has not, though no value there can be
+equal to it. Pure.
 """
 
 from __future__ import annotations
