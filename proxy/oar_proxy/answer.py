@@ -23,7 +23,7 @@ from oar_proxy.grouping import Withheld
 from oar_proxy.memory import Account
 from oar_proxy.plan import Plan
 from oar_proxy.rows import WHOLE, Gathered, Rows
-from oar_proxy.sql.parse import parse
+from oar_proxy.sql.parse import parse_one
 from oar_proxy.sql.text import Edit, built_in_type, quote_identifier, quote_literal, splice
 from oar_proxy.sql.tree import ast, enums, option_word, row_by_row
 from oar_proxy.statement import FederatedStatement, Occurrence
@@ -391,7 +391,7 @@ async def _in_text(
     edits: list[Edit] = []
     literals: dict[int, str] = {}
     written = 0
-    for number, start, end in parse(sql)[0].parameters:
+    for number, start, end in parse_one(sql).parameters:
         if number not in literals:
             # One at a time: what is sent is gone from here before the next one's text is.
             asked = (parameters[number - first],)

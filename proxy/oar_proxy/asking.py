@@ -28,11 +28,11 @@ from oar_proxy.federated import require_safe
 from oar_proxy.federation import Execution, HubLink, Parameter, Prepared, tell
 from oar_proxy.ledger import COMPILED
 from oar_proxy.question import Question
+from oar_proxy.recognition import recognise
 from oar_proxy.sessionstate import SessionState
 from oar_proxy.settings import MAX_BUDGET, MIN_BUDGET, PROTOCOLS, Limits, QuestionSettings
-from oar_proxy.sql.parse import Call, Parsed
+from oar_proxy.sql.parsed import Call, Parsed
 from oar_proxy.sql.text import Edit, quote_identifier, quote_literal, splice
-from oar_proxy.statement import derived_call, recognise
 
 Value = str | int | float | bool | None
 
@@ -176,7 +176,7 @@ class Asking:
         given = await self._answers(asked, link, state)
         statement.held = _Held(asked, given, asyncio.get_running_loop().time())
         guarded = [
-            derived_call(call, f"SELECT * FROM public.oar_ask('') AS r({_defined(columns)})")
+            call.replace(f"SELECT * FROM public.oar_ask('') AS r({_defined(columns)})")
             for call in unnamed
             if call.argument is not None
             for columns in [_columns(given[call.argument].rows)]
@@ -464,8 +464,8 @@ def _put(call: Call, answer: Answer, bind: Callable[[str], str]) -> Edit:
     document = bind(_document(answer.rows, [name for name, _ in columns]))
     if call.name == "oar_ask_json":
         name = quote_identifier(call.alias or call.name)
-        return derived_call(call, f"SELECT r.row AS {name} FROM {_ELEMENTS}({document}) AS r(row)")
-    return derived_call(call, f"SELECT * FROM {_ROWS}({document}) AS r({_defined(columns)})")
+        return call.replace(f"SELECT r.row AS {name} FROM {_ELEMENTS}({document}) AS r(row)")
+    return call.replace(f"SELECT * FROM {_ROWS}({document}) AS r({_defined(columns)})")
 
 
 def _document(rows: Sequence[Sequence[Value]], names: Sequence[str]) -> str:

@@ -55,12 +55,13 @@ from oar_proxy.prepared import (
     reading_note,
 )
 from oar_proxy.question import Question
+from oar_proxy.recognition import guard_text, recognise, require_plain_strings
 from oar_proxy.rows import Gathered, Rows
 from oar_proxy.run import run
 from oar_proxy.sessionstate import OWN, SessionState
 from oar_proxy.settings import Limits
 from oar_proxy.slots import OwnerSlots
-from oar_proxy.sql.parse import comment_question, parse
+from oar_proxy.sql.parse import comment_question, parse, parse_one
 from oar_proxy.sql.text import (
     Edit,
     SyntaxFault,
@@ -70,13 +71,7 @@ from oar_proxy.sql.text import (
     without_comments,
 )
 from oar_proxy.sql.tree import ast, fetched_cursor, needs_block
-from oar_proxy.statement import (
-    FederatedStatement,
-    derived_call,
-    guard_text,
-    recognise,
-    require_plain_strings,
-)
+from oar_proxy.statement import FederatedStatement
 from oar_proxy.stream import Closed, Stream
 
 _WORDS: Final = re.compile(rb"[A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]*")
@@ -353,7 +348,7 @@ class Pipeline:
                 body = f"SELECT pg_catalog.to_jsonb(q) AS {name} FROM (\n{drafted.sql}\n) AS q"
             else:
                 body = explainforms.explanation_query(await self._explain_text(argument, link))
-            edits.append(derived_call(call, body))
+            edits.append(call.replace(body))
         text = splice(statement.parsed.text, edits)
         recognised = await recognise(text, link, self.catalog, draft)
         if recognised is None or recognised.statement is None:
@@ -411,7 +406,7 @@ class Pipeline:
 
     async def _inline_execute(self, text: str, link: HubLink) -> Prepared | None:
         """Put what is prepared under the name now, with its arguments, in the place of EXECUTE."""
-        carrier = parse(text)[0].node
+        carrier = parse_one(text).node
         node = executed(carrier)
         found = await self._named(node, link)
         if found is None:
@@ -468,7 +463,7 @@ class Pipeline:
 
     async def _check_select(self, prepared: Prepared, link: HubLink) -> None:
         """Have the hub check the privileges of a SELECT whose guard it never had in hand."""
-        if parse(prepared.guard_sql)[0].kind == "SelectStmt":
+        if parse_one(prepared.guard_sql).kind == "SelectStmt":
             await link.check(prepared.guard_sql)
 
     async def _check_privileges(
@@ -479,7 +474,7 @@ class Pipeline:
         parameters: Sequence[Parameter],
     ) -> None:
         """Have the hub check privileges: for a utility statement it does when it is too late."""
-        guard = parse(guard_sql)[0]
+        guard = parse_one(guard_sql)
         if guard.query_extent is not None:
             start, end = guard.query_extent
             await link.check(guard.text[start:end], [p.oid for p in parameters])

@@ -15,7 +15,7 @@ from typing import Any, Final
 from oar_proxy.errors import WrongParameters
 from oar_proxy.federation import HubLink, Parameter
 from oar_proxy.predicate import array_elements
-from oar_proxy.sql.parse import parse
+from oar_proxy.sql.parse import parse, parse_one
 from oar_proxy.sql.text import (
     argument_list,
     execute_extent,
@@ -121,7 +121,7 @@ async def inlined(text: str, node: Any, named: NamedQuery, link: HubLink) -> str
     """
     arguments = await _argument_texts(text, node, named.types, link)
     # Places are those in the statement's own text, which leaves comments out.
-    parsed = parse(named.sql)[0]
+    parsed = parse_one(named.sql)
     query = splice(parsed.text, parsed.given(dict(enumerate(arguments, start=1))))
     start, end = execute_extent(text)
     return text[:start] + query + text[end:]

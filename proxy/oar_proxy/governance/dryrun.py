@@ -38,11 +38,11 @@ from oar_proxy.inspection import TIMEOUT, configured_policies, read_catalog
 from oar_proxy.ledger import Ask, Ledger, digest
 from oar_proxy.plan import Plan, keyless_scan
 from oar_proxy.publishing import publication
+from oar_proxy.recognition import recognise
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.settings import ConfigurationError, Settings
 from oar_proxy.sql.parse import parse
 from oar_proxy.sql.text import SyntaxFault
-from oar_proxy.statement import recognise
 from oar_proxy.unreadable import scratch_hub
 
 

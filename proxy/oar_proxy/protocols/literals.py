@@ -17,7 +17,7 @@ from oar_adapters.interface import Table
 
 from oar_proxy.decision import KeyEdge, KeyOrigin
 from oar_proxy.gate import BoundEdge
-from oar_proxy.sql.parse import Parsed
+from oar_proxy.sql.parsed import Parsed
 from oar_proxy.sql.text import identifiers
 from oar_proxy.sql.tree import ast, children
 

@@ -49,14 +49,16 @@ from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
 from oar_proxy.memory import Account, Memory
 from oar_proxy.protocols.literals import Seen
 from oar_proxy.question import Question
+from oar_proxy.recognition import guard_text, recognise
 from oar_proxy.run import run
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.settings import Limits
 from oar_proxy.slots import OwnerSlots
-from oar_proxy.sql.parse import Parsed, parse
+from oar_proxy.sql.parse import parse, parse_one
+from oar_proxy.sql.parsed import Parsed
 from oar_proxy.sql.text import SyntaxFault, without_comments
 from oar_proxy.sql.tree import function_names, most_rows
-from oar_proxy.statement import FederatedStatement, guard_text, recognise
+from oar_proxy.statement import FederatedStatement
 
 log = structlog.get_logger(__name__)
 
@@ -409,7 +411,7 @@ def _bounded(parsed: Parsed, rows: int) -> Parsed:
         text = f"{parsed.text}\nLIMIT {rows + 1}"
     else:
         text = f"SELECT * FROM (\n{parsed.text}\n) AS limited LIMIT {rows + 1}"
-    return parse(text)[0]
+    return parse_one(text)
 
 
 # --- the hub's part ---------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from oar_policies.model import Mark
 from oar_policies.reading import Fields, FileError, Reading, quote, start
 
 from oar_proxy.drafters import Review
-from oar_proxy.sql.parse import Parsed, parse
+from oar_proxy.sql.parse import parse, parse_one
+from oar_proxy.sql.parsed import Parsed
 from oar_proxy.sql.text import SyntaxFault, quote_literal, splice
 from oar_proxy.sql.tree import only_reads
 from oar_proxy.verified.form import Form, read_form
@@ -93,7 +94,7 @@ class Entry:
     @property
     def parsed(self) -> Parsed:
         """The SQL's tree."""
-        return parse(self.sql)[0]
+        return parse_one(self.sql)
 
     def statement(self, values: Mapping[int, str]) -> str:
         """Return the SQL with a typed literal for each parameter, NULL where it has no value."""

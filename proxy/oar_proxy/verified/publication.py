@@ -18,7 +18,7 @@ from oar_proxy.catalog import Catalog
 from oar_proxy.hub.bootstrap import CLIENT_ROLE
 from oar_proxy.hub.planner import TRANSIENT
 from oar_proxy.hub.publication import PublicationRefused, check_dependents
-from oar_proxy.statement import guard_qualified
+from oar_proxy.recognition import guard_qualified
 from oar_proxy.verified.entry import Entry
 
 SCHEMA: Final = "verified"
