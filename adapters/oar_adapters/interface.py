@@ -126,7 +126,9 @@ class Table:
     """One published table or view. Keys name published columns; only enforced ones are listed.
 
     ``row_estimate`` is in rows, from the owner's statistics. ``derived`` set: a query stands for
-    it, whose outputs are the columns, under the same names at the owner.
+    it, whose outputs are the columns, under the same names at the owner. ``only`` is never
+    published, and set in a query where rows of tables that inherit from it are left out (``FROM
+    ONLY``): adapters of databases that have no such tables need not look at it.
     """
 
     name: str
@@ -138,6 +140,7 @@ class Table:
     row_estimate: float = 1000.0
     comment: str | None = None
     derived: Derived | None = None
+    only: bool = False
 
     def column(self, name: str) -> Column:
         """Return the column of that published name. Raises ``KeyError`` when there is none."""

@@ -87,6 +87,13 @@ class PublishedTable:
         """Tell whether a constant is read in the place of some column."""
         return any(column.mask is not None for column in self.columns)
 
+    def read(self, *, only: bool) -> PublishedTable:
+        """Return the table as a statement names it: ``only`` without what inherits from it."""
+        if all(holder.table.only == only for holder in self.holders):
+            return self
+        holders = (replace(h, table=replace(h.table, only=only)) for h in self.holders)
+        return replace(self, holders=tuple(holders))
+
     def column(self, name: str) -> PublishedColumn:
         """Return the column of that name. Raises ``KeyError``."""
         for column in self.columns:

@@ -199,6 +199,7 @@ def _used_part(occurrence: Occurrence) -> Table:
         primary_key=table.primary_key,
         unique_keys=table.unique_keys,
         row_estimate=table.row_estimate,
+        only=table.only,
     )
 
 
@@ -217,7 +218,8 @@ def _source(occurrence: Occurrence, can: Capabilities) -> Edit:
         name = f"{quote_identifier(table.source_schema)}.{name}"
     # Column by column: a star must not bring along what the owner has and does not publish.
     listed = ", ".join(_read_column(c, can) for c in _used_columns(occurrence))
-    return occurrence.relation.replace(f"SELECT {listed} FROM {name}")
+    only = "ONLY " if table.only and can.dialect == "postgres" else ""
+    return occurrence.relation.replace(f"SELECT {listed} FROM {only}{name}")
 
 
 def _read_column(column: Column, can: Capabilities) -> str:

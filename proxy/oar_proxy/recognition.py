@@ -345,7 +345,8 @@ def _masking(occurrence: Occurrence, parsed: Parsed) -> str:
     listed = [_read(column) for column in used]
     name = (occurrence.relation.schema, occurrence.relation.name)
     spelled = ".".join(quote_identifier(part) for part in name if part is not None)
-    return f"SELECT {', '.join(listed)} FROM {spelled}"
+    only = "ONLY " if occurrence.relation.only else ""
+    return f"SELECT {', '.join(listed)} FROM {only}{spelled}"
 
 
 def _read(column: PublishedColumn) -> str:

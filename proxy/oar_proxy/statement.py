@@ -135,7 +135,7 @@ def sort_relations(
         for position, first in repeated.items():
             if relation.start <= position < relation.end:
                 number = shared.setdefault(first, number)
-        occurrences.append(Occurrence(number, table, named, used))
+        occurrences.append(Occurrence(number, table.read(only=relation.only), named, used))
     return tuple(occurrences), tuple(rest)
 
 

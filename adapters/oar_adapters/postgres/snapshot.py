@@ -198,7 +198,7 @@ class PostgresSnapshot:
 
     async def _blocks(self, asked: Scan) -> tuple[int, bool]:
         """How many blocks a table has, 0 where an index, or no table, is read; see `_BLOCKS`."""
-        name = sql.relation(asked.table).encode()
+        name = sql.named(asked.table).encode()
         found = await self._all(self._connection, _BLOCKS, [name])
         if not found:
             return 0, False

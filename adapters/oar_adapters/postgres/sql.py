@@ -144,8 +144,14 @@ def cell_of(expression: str, type_: str) -> str:
     return expression if is_binary(type_) or type_ == "text" else f"{expression}::text"
 
 
+def named(table: Table) -> str:
+    """Write a table's qualified name: the search path of our connections is ``pg_catalog``."""
+    name = identifier(table.source_name)
+    return f"{identifier(table.source_schema)}.{name}" if table.source_schema else name
+
+
 def relation(table: Table) -> str:
-    """Write a table's qualified name: the search path of our connections is ``pg_catalog``.
+    """Write a table as it stands in FROM.
 
     A derived table's outputs get the types the hub expects, as those of a whole statement do.
     """
@@ -156,8 +162,7 @@ def relation(table: Table) -> str:
             for number, column in enumerate(table.columns, start=1)
         )
         return f"(SELECT {cells} FROM (\n{table.derived.sql}\n) AS q({inner}))"
-    name = identifier(table.source_name)
-    return f"{identifier(table.source_schema)}.{name}" if table.source_schema else name
+    return f"ONLY {named(table)}" if table.only else named(table)
 
 
 def written(query: Query) -> str:
@@ -172,8 +177,8 @@ def scan(query: Scan) -> str:
     """
     where = _where(query, count(1))
     limit = "" if query.limit is None else f" LIMIT {query.limit:d}"
-    named = query.table.derived is not None or query.order
-    rows = f" FROM {relation(query.table)}{' AS t' if named else ''}{where}"
+    aliased = query.table.derived is not None or query.order
+    rows = f" FROM {relation(query.table)}{' AS t' if aliased else ''}{where}"
     if query.counted:
         return _counted(query, rows) + limit
     cells = [cell_of(value_of(column), column.type) for column in query.columns]

@@ -20,7 +20,7 @@ class Relation:
 
     ``start``/``end`` delimit the name in the text, with what has to go together with it. ``whole``:
     every column may be used. ``command``: it stands in ``TABLE name``. ``as_value``: a row of it
-    may be used as one value (``SELECT t``).
+    may be used as one value (``SELECT t``). ``only``: without what inherits from it (``ONLY t``).
     """
 
     schema: str | None
@@ -31,6 +31,7 @@ class Relation:
     whole: bool
     command: bool = False
     as_value: bool = False
+    only: bool = False
 
     def replace(self, query: str, row_type: str | None = None) -> Edit:
         """Put a derived table in the place of the name, with rows of a composite type if given."""

@@ -291,7 +291,17 @@ class _Reader:
         )
         # Under names of its own, a column of the table's name does not hide the row.
         as_value = renamed and reference in self.bare
-        return Relation(node.schemaname, node.relname, alias, start, end, whole, command, as_value)
+        return Relation(
+            schema=node.schemaname,
+            name=node.relname,
+            alias=alias,
+            start=start,
+            end=end,
+            whole=whole,
+            command=command,
+            as_value=as_value,
+            only=not node.inh,
+        )
 
 
 _HANDLERS: dict[type, Any] = {
