@@ -180,7 +180,7 @@ async def open_application(
             drafts=drafts,
             limits=settings.limits,
         )
-        stack.push_async_callback(pipeline.settle)
+        stack.push_async_callback(pipeline.asks.settle)
         owner_queries = await stack.enter_async_context(
             OwnerQueries(
                 address,
@@ -189,7 +189,7 @@ async def open_application(
                 ledger=ledger,
                 planner=planner,
                 compiler=pipeline.compiler,
-                slots=pipeline.slots,
+                slots=pipeline.asks.slots,
                 memory=pipeline.memory,
                 limits=settings.limits,
             )

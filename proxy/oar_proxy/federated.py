@@ -105,9 +105,7 @@ class Federated:
                 require_safe(await SessionLink(self._channel).state())
             if piece is not None and piece.suspect:
                 link = SessionLink(self._channel, piece.text, place)
-                prepared = await self.activity.ask(
-                    self._federation.prepare(piece.text, link, parse.oids)
-                )
+                prepared = await self.activity.ask(self._federation.prepare(piece.text, link))
                 await self._guards.prune(link)
             if not in_pipeline:
                 self._end_questions()

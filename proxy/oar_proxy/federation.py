@@ -207,9 +207,7 @@ class Federation(Protocol):
         """
         ...
 
-    async def prepare(
-        self, text: str, link: HubLink, parameter_oids: Sequence[int] = ()
-    ) -> Prepared | None:
+    async def prepare(self, text: str, link: HubLink) -> Prepared | None:
         """Decide whether a statement is ours; no owner is contacted. None: pass it through.
 
         Raises ``OarError`` or :class:`HubRejected`.

@@ -6,23 +6,21 @@ with the columns known and no owner touched; only `execute` touches owners.
 
 from __future__ import annotations
 
-import asyncio
-import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
-import structlog
 from oar_adapters.interface import Adapter
 
 from oar_proxy import answer as answers
 from oar_proxy import explain, explainforms
 from oar_proxy.answer import OneOwnersAnswer
 from oar_proxy.asking import Asking, AskingStatement
+from oar_proxy.asks import Asks
 from oar_proxy.catalog import Catalog
+from oar_proxy.chunks import Give, in_chunks
 from oar_proxy.compile import Compiler, meaning
 from oar_proxy.draft import Draft, DraftStage
 from oar_proxy.errors import (
@@ -31,18 +29,15 @@ from oar_proxy.errors import (
     InsufficientPrivilege,
     InternalError,
     InvalidSettingName,
-    LedgerUnavailable,
     LimitExceeded,
     OarError,
-    QueryCanceled,
     Unanswerable,
     UndefinedParameter,
-    refusal_of,
 )
-from oar_proxy.federation import Copied, Execution, HubLink, Parameter, Piece, Prepared, tell
+from oar_proxy.federation import Execution, HubLink, Parameter, Piece, Prepared, tell
 from oar_proxy.gate import Gate
 from oar_proxy.hub.planner import Planner
-from oar_proxy.ledger import SUCCESS, Ask, Kind, Ledger, StepOutcome, digest
+from oar_proxy.ledger import Ledger
 from oar_proxy.memory import Account, Memory
 from oar_proxy.plan import Plan
 from oar_proxy.prepared import (
@@ -55,12 +50,10 @@ from oar_proxy.prepared import (
     reading_note,
 )
 from oar_proxy.question import Question
-from oar_proxy.recognition import guard_text, recognise, require_plain_strings
-from oar_proxy.rows import Gathered, Rows
-from oar_proxy.run import run
+from oar_proxy.recognition import DraftQuestion, guard_text, recognise, require_plain_strings
+from oar_proxy.rows import Gathered
 from oar_proxy.sessionstate import OWN, SessionState
 from oar_proxy.settings import Limits
-from oar_proxy.slots import OwnerSlots
 from oar_proxy.sql.parse import comment_question, parse, parse_one
 from oar_proxy.sql.text import (
     Edit,
@@ -72,23 +65,10 @@ from oar_proxy.sql.text import (
 )
 from oar_proxy.sql.tree import ast, fetched_cursor, needs_block
 from oar_proxy.statement import FederatedStatement
-from oar_proxy.stream import Closed, Stream
-
-_WORDS: Final = re.compile(rb"[A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]*")
-_ALWAYS_OURS: Final = frozenset(
-    {b"oar_ask", b"oar_ask_json", b"oar_explain", b"execute", b"pg_cancel_backend"}
-)
-
-_SETS: Final = re.compile(rb"\bset\s+(?:session\s+|local\s+)?oar\s*\.")
-"""How what sets a setting of the proxy's begins: the hub takes any name."""
+from oar_proxy.suspects import Suspects
 
 LEAVING_SECONDS: Final = 5.0
 """How long an owner may take to send what was asked of it last, where its snapshot is to stay."""
-
-MAX_SESSION_VIEWS: Final = 10_000
-"""Names of views seen, over all sessions. Forgetting one costs an error of the guard, no answer."""
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,48 +95,28 @@ class Pipeline:
         limits: Limits,
     ) -> None:
         self._adapters = adapters
-        self.slots = OwnerSlots(adapters)
         self._gate = gate
-        self._ledger = ledger
+        self.asks = Asks(adapters, gate, ledger, limits)
         self._planner = planner
         self.compiler = Compiler(adapters, gate, planner)
         self._drafts = drafts
-        self._limits = limits
         self.memory = Memory(limits)
-        self._settling: set[asyncio.Task[None]] = set()
-        self._views: set[bytes] = set()
-        self._words: frozenset[bytes] = _ALWAYS_OURS
-        self._all_suspect = False
+        self._suspects = Suspects()
+        # Not a method that calls another: every message of a client's is asked about.
+        self.suspect = self._suspects.suspect
+        """See `Federation.suspect`."""
         self.catalog = Catalog()
         self.asking: Asking | None = None
         """What answers questions by another protocol than a draft; None: nothing does."""
 
     def publish(self, catalog: Catalog, views: Sequence[str]) -> None:
         """Put another catalog in force; the hub's ``views`` may use published tables."""
-        words: set[bytes] = set(_ALWAYS_OURS)
-        wordless = False
-        for name in (*(table for _, table in catalog.tables), *views):
-            found = _WORDS.findall(name.encode())
-            words.update(word.lower() for word in found[:1])
-            wordless = wordless or not found
         if catalog is not self.catalog:
             self.compiler.forget_plans()
-        self._words = frozenset(words)
-        # A name without a letter, such as "2024", is no word of the text: then all are suspect.
-        self._all_suspect = wordless
+        self._suspects.publish((*(table for _, table in catalog.tables), *views))
         self.catalog = catalog
 
     # --- what a session asks --------------------------------------------------------------------
-
-    def suspect(self, text: bytes) -> bool:
-        """See `Federation.suspect`: a published name, one of ours, an escape that may hide one."""
-        lowered = text.lower()
-        if self._all_suspect or b"oar:" in lowered or b"u&" in lowered:
-            return True
-        words = _WORDS.findall(lowered)
-        if not (self._words.isdisjoint(words) and self._views.isdisjoint(words)):
-            return True
-        return b"oar" in words and _SETS.search(lowered) is not None
 
     def split(self, text: str) -> Sequence[Piece] | None:
         """See `Federation.split`."""
@@ -178,11 +138,8 @@ class Pipeline:
             for s in statements
         )
 
-    async def prepare(
-        self, text: str, link: HubLink, parameter_oids: Sequence[int] = ()
-    ) -> Prepared | None:
-        """See `Federation.prepare`. Parameter types matter to the hub alone."""
-        del parameter_oids
+    async def prepare(self, text: str, link: HubLink) -> Prepared | None:
+        """See `Federation.prepare`."""
         question = comment_question(text)
         if question is not None:
             text = f"SELECT * FROM oar_ask({quote_literal(question)})"
@@ -205,8 +162,8 @@ class Pipeline:
             if (node.name or "").startswith("oar.") and node.name not in OWN:
                 raise InvalidSettingName(node.name, OWN)
             return None
-        if isinstance(node, ast.ViewStmt) and len(self._views) < MAX_SESSION_VIEWS:
-            self._views.update(w.lower() for w in _WORDS.findall(node.view.relname.encode())[:1])
+        if isinstance(node, ast.ViewStmt):
+            self._suspects.add_view(node.view.relname)
         recognised = await recognise(text, link, self.catalog, self._drafter(link))
         if recognised is None:
             return None
@@ -241,30 +198,9 @@ class Pipeline:
         ):
             await link.accepted()
         if isinstance(statement, _ByName):
-            inner = await self._inline_execute(prepared.guard_sql, link)
-            if inner is None:
-                return Execution(prepared.guard_sql)
-            await self._check_select(inner, link)
-            return await self.execute(inner, link, (), stack)
+            return await self._execute_named(prepared, link, stack)
         if isinstance(statement, AskingStatement):
-            assert self.asking is not None
-            values = await client_arguments(link, parameters)
-            execution = await self.asking.execute(
-                statement,
-                link,
-                self.catalog,
-                {number: given.value for number, given in values.items()},
-            )
-            if execution is not None:
-                return execution
-            compiled = await recognise(
-                statement.parsed.text, link, self.catalog, self._drafter(link)
-            )
-            if compiled is None or compiled.statement is None:
-                raise InternalError("a statement lost its question")
-            return await self.execute(
-                Prepared(compiled.guard_sql, compiled.statement), link, parameters, stack
-            )
+            return await self._execute_asking(statement, link, parameters, stack)
         if not isinstance(statement, FederatedStatement):
             return Execution(prepared.guard_sql + prepared.note, (), bool(parameters))
         refreshed = await self._refresh(prepared, statement, link)
@@ -284,9 +220,30 @@ class Pipeline:
             statement = resolved
         return await self._answer(statement, link, arguments, stack)
 
+    async def _execute_asking(
+        self,
+        statement: AskingStatement,
+        link: HubLink,
+        parameters: Sequence[Parameter],
+        stack: AsyncExitStack,
+    ) -> Execution:
+        """Execute a statement whose questions another protocol answers, unless people have."""
+        assert self.asking is not None
+        arguments = await client_arguments(link, parameters)
+        values = {number: given.value for number, given in arguments.items()}
+        execution = await self.asking.execute(statement, link, self.catalog, values)
+        if execution is not None:
+            return execution
+        text = statement.parsed.text
+        compiled = await recognise(text, link, self.catalog, self._drafter(link))
+        if compiled is None or compiled.statement is None:
+            raise InternalError("a statement lost its question")
+        verified = Prepared(compiled.guard_sql, compiled.statement)
+        return await self.execute(verified, link, parameters, stack)
+
     # --- questions ------------------------------------------------------------------------------
 
-    def _drafter(self, link: HubLink) -> Any:
+    def _drafter(self, link: HubLink) -> DraftQuestion:
         async def draft(text: str, state: SessionState) -> Draft:
             if self.asking is not None and not self._drafts.is_verified(text):
                 self.asking.require_compiled(state)
@@ -404,7 +361,17 @@ class Pipeline:
             return None
         return named, recognised.statement
 
-    async def _inline_execute(self, text: str, link: HubLink) -> Prepared | None:
+    async def _execute_named(
+        self, prepared: Prepared, link: HubLink, stack: AsyncExitStack
+    ) -> Execution:
+        """Execute what is prepared under the name now."""
+        inner = await self._inlined(prepared.guard_sql, link)
+        if inner is None:
+            return Execution(prepared.guard_sql)
+        await self._check_select(inner, link)
+        return await self.execute(inner, link, (), stack)
+
+    async def _inlined(self, text: str, link: HubLink) -> Prepared | None:
         """Put what is prepared under the name now, with its arguments, in the place of EXECUTE."""
         carrier = parse_one(text).node
         node = executed(carrier)
@@ -503,8 +470,7 @@ class Pipeline:
             await link.accepted()  # or that is what is wrong with it
             refused = isinstance(error, InsufficientPrivilege | LimitExceeded)
             if refused and (explained is None or explained.analyze):
-                ask = await self._open(statement, "refused", None)
-                await self._close(ask, error.sqlstate, (), error.detail)
+                await self.asks.refused(statement, error)
             raise
         await link.accepted()
         told = None
@@ -527,7 +493,7 @@ class Pipeline:
             if answer is not None and answer.comes_in_chunks:
                 return await self._passed_on(plan, answer, link, stack)
         started = time.monotonic()
-        gathered, settle = await self._run(plan, link, account)
+        gathered, settle = await self.asks.run(plan, link, account)
         stack.callback(lambda: link.hold(settle()))
         if told is not None:
             took = time.monotonic() - started
@@ -544,26 +510,14 @@ class Pipeline:
     ) -> Execution:
         """Answer what one owner answers: in chunks, if it has more rows than one."""
 
-        async def ask(give: Callable[[Rows], Awaitable[None]]) -> Gathered:
-            async def give_on(rows: Rows) -> None:
-                try:
-                    await give(rows)
-                except Closed:
-                    raise QueryCanceled("canceling statement: no further row is wanted") from None
-
-            gathered, settle = await self._run(plan, link, answer.account, give_on)
+        async def ask(give: Give) -> Gathered:
+            gathered, settle = await self.asks.run(plan, link, answer.account, give)
             link.hold(settle())
             return gathered
 
-        stream = Stream(ask)
         # A moment that further statements are to read is not to end with this one.
         keeps = plan.statement.state.transaction is not None
-        stack.push_async_callback(stream.close, LEAVING_SECONDS if keeps else 0.0)
-        rest = _Rest(stream, answer)
-        first = await stream.next()
-        if first is None:
-            return await rest.last()
-        return replace(await answer.of(first), more=rest)
+        return await in_chunks(ask, answer, stack, LEAVING_SECONDS if keeps else 0.0)
 
     def _explained(self, plan: Plan, told: explain.Told) -> Execution:
         return explainforms.explanation(
@@ -571,163 +525,3 @@ class Pipeline:
             explain.lines(plan, self._adapters, told),
             [explain.explained(plan, self._adapters, told)],
         )
-
-    async def _run(
-        self,
-        plan: Plan,
-        link: HubLink,
-        account: Account,
-        give: Callable[[Rows], Awaitable[None]] | None = None,
-    ) -> _Ran:
-        """Ask the owners.
-
-        What is returned besides is to be called, on every path: it starts to let go of the owners
-        and to write the outcome, in a task that never fails. Best when the hub has been sent all
-        it needs, for then both work at once.
-        """
-        state = plan.statement.state
-        # Numbers of rows and keys are not for whoever may see groups only.
-        progress = state.enabled("oar.progress") and plan.withheld is None
-
-        def report(message: str) -> None:
-            if progress:
-                tell(link, state, message)
-
-        report(f"route {plan.route.kind.value}: {plan.route.reason}")
-        most = self._limits.statement_timeout
-        moment = link.moment(state, most)
-        ask = await self._open(plan.statement, plan.route.kind.value, plan.cover.kappa)
-        started = time.monotonic()
-        sqlstate = SUCCESS
-        finished: list[StepOutcome] = []
-        try:
-            async with AsyncExitStack() as held:
-                gathered = await run(
-                    plan,
-                    ask,
-                    slots=self.slots,
-                    adapters=self._adapters,
-                    gate=self._gate,
-                    account=account,
-                    seconds=state.timeout(most),
-                    progress=report,
-                    finished=finished,
-                    held=held,
-                    moment=moment,
-                    give=give,
-                )
-                open_still = held.pop_all()
-        except (Exception, asyncio.CancelledError) as error:
-            # One write more before leaving: that it was cancelled is an outcome like any other.
-            sqlstate = _sqlstate(error)
-            await self._close(ask, sqlstate, finished, refusal_of(error))
-            raise
-        finally:
-            log.info(
-                "statement",
-                ask=str(ask.id),
-                principal=state.principal,
-                kind=ask.kind,
-                route=plan.route.kind.value,
-                kappa=plan.cover.kappa,
-                steps=len(plan.steps) or 1,
-                sqlstate=sqlstate,
-                milliseconds=round((time.monotonic() - started) * 1000, 1),
-            )
-        return gathered, partial(self._start_settling, open_still, ask, finished)
-
-    def _start_settling(
-        self, held: AsyncExitStack, ask: Ask, finished: Sequence[StepOutcome]
-    ) -> _Settling:
-        """Let go of the owners, and write the outcome of an ask that has all its rows.
-
-        Returns the task of the latter alone: no statement reads what is still held there.
-        """
-        self._start(self._let_go(held, ask))
-        return self._start(self._close(ask, SUCCESS, finished))
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> _Settling:
-        settling = asyncio.create_task(work)
-        self._settling.add(settling)
-        settling.add_done_callback(self._settling.discard)
-        return settling
-
-    async def settle(self) -> None:
-        """Wait until nothing that was asked holds anything at an owner, or lacks its outcome."""
-        if self._settling:
-            await asyncio.wait(self._settling)
-
-    async def _let_go(self, held: AsyncExitStack, ask: Ask) -> None:
-        try:
-            await held.aclose()
-        except Exception as error:  # noqa: BLE001 - whatever it was, the rows are there
-            # And its text may quote them.
-            log.warning("snapshot not closed", ask=str(ask.id), error=type(error).__name__)
-
-    async def _open(self, statement: FederatedStatement, route: str, kappa: int | None) -> Ask:
-        return await self._ledger.open_ask(
-            statement.state.subject,
-            digest(statement.written),
-            kind=_kind(statement.drafts),
-            route=route,
-            kappa=kappa,
-            catalog_version=statement.catalog.version,
-            verified=tuple(d.review.name for d in statement.drafts if d.review is not None),
-            application=statement.state.application,
-        )
-
-    async def _close(
-        self,
-        ask: Ask,
-        sqlstate: str,
-        finished: Sequence[StepOutcome],
-        refusal: str | None = None,
-    ) -> None:
-        try:
-            await self._ledger.finish_ask(
-                ask, sqlstate=sqlstate, rows=None, finished=finished, refusal=refusal
-            )
-        except LedgerUnavailable:
-            # What was sent is recorded; only the outcome is not, and reads as unknown.
-            log.warning("ledger outcome not written", ask=str(ask.id))
-
-
-def _kind(drafts: Sequence[Draft]) -> Kind:
-    if not drafts:
-        return "sql"
-    return "verified" if all(draft.review is not None for draft in drafts) else "question"
-
-
-def _sqlstate(error: BaseException) -> str:
-    if isinstance(error, asyncio.CancelledError):
-        return QueryCanceled.sqlstate
-    return error.sqlstate if isinstance(error, OarError) else InternalError.sqlstate
-
-
-_Settling = asyncio.Task[None]
-_Ran = tuple[Gathered, Callable[[], _Settling]]
-"""Rows of owners, and what lets go of them and writes the outcome."""
-
-
-@dataclass(slots=True)
-class _Rest:
-    """The chunks behind the first. See :class:`oar_proxy.federation.Chunks`."""
-
-    stream: Stream[Rows, Gathered]
-    answer: OneOwnersAnswer
-    over: bool = False
-
-    @property
-    def copied(self) -> Copied | None:
-        return self.answer.copied
-
-    async def next(self) -> Execution | None:
-        if self.over:
-            return None
-        rows = await self.stream.next()
-        return await self.last() if rows is None else await self.answer.of(rows)
-
-    async def last(self) -> Execution:
-        """Make the chunk of what is left, once nothing more comes."""
-        self.over = True
-        return await self.answer.of(self.stream.result.of(self.answer.number))

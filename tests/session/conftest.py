@@ -121,7 +121,7 @@ class Federation:
             at += len(part) + 1
         return pieces
 
-    async def prepare(self, text, link, parameter_oids=()):
+    async def prepare(self, text, link):
         await link.query("SHOW search_path")
         found = OURS.search(re.sub(r"--.*|/\*.*?\*/", "", text))
         if found is None:
@@ -130,7 +130,7 @@ class Federation:
             raise InsufficientPrivilege(
                 "denied", detail="the owner's rule", hint="ask them", position=found.start() + 1
             )
-        await link.check(text, parameter_oids)
+        await link.check(text)
         cursor = re.match(r"DECLARE (\w+ )*CURSOR FOR", text)
         return Prepared(text, (text, found[1]), in_block=cursor is not None)
 

@@ -23,9 +23,11 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import psycopg
-from oar_proxy import answer, pipeline, planning
-from oar_proxy.app import Application
+from oar_proxy import answer, asks, pipeline, planning
+from oar_proxy.compile import Compiler
 from oar_proxy.draft import DraftStage
+from oar_proxy.gate import Gate
+from oar_proxy.ledger import Ledger
 from oar_proxy.settings import DrafterSettings, HubSettings, Listen, OwnerSettings, Settings
 
 from oar_bench.harness import ALLOW_ALL, USER, Served, run_proxy
@@ -156,24 +158,23 @@ def measure(directory: Path, *, rows: int, rounds: int) -> dict[str, dict[str, f
 async def _measure(settings: Settings, rounds: int) -> dict[str, dict[str, float]]:
     async with run_proxy(settings) as served:
         clock = Clock()
-        with _timed(served.application, clock):
+        with _timed(clock):
             return await asyncio.to_thread(_ask_all, served, clock, rounds)
 
 
 @contextmanager
-def _timed(application: Application, clock: Clock) -> Iterator[None]:
-    line = application.pipeline
+def _timed(clock: Clock) -> Iterator[None]:
     with ExitStack() as stack:
         for stage, owner, name in (
             ("statement", pipeline, "recognise"),
             ("draft", DraftStage, "draft"),
             ("cover", planning, "cover"),
             ("route", planning, "route"),
-            ("plan", line.compiler, "plan"),
-            ("gate", line._gate, "authorize"),
-            ("ledger", line._ledger, "open_ask"),
-            ("ledger", line._ledger, "record"),
-            ("owners", pipeline, "run"),
+            ("plan", Compiler, "plan"),
+            ("gate", Gate, "authorize"),
+            ("ledger", Ledger, "open_ask"),
+            ("ledger", Ledger, "record"),
+            ("owners", asks, "run"),
             ("answer", answer, "answer"),
             ("answer", answer, "one_owners_answer"),
             ("answer", answer.OneOwnersAnswer, "of"),
