@@ -10,7 +10,7 @@ way holds for its next wave.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from types import MappingProxyType
@@ -18,14 +18,7 @@ from typing import Final
 
 from oar_adapters.authorized import Authorized
 from oar_adapters.interface import (
-    And,
-    Comparison,
-    KeyFilter,
-    Membership,
-    Not,
-    Or,
     OwnerSchema,
-    Predicate,
     Query,
     Scan,
     Table,
@@ -34,9 +27,7 @@ from oar_adapters.interface import (
 from oar_policies.decide import (
     Decision,
     Unmatched,
-    column_visible,
     decide_rows_to_model,
-    table_visible,
     unmatched,
 )
 from oar_policies.model import MinGroup, Policy, Subject, TableRule
@@ -49,18 +40,16 @@ from oar_proxy.decision import (
     Decisions,
     KeyEdge,
     SentFilter,
-    no_longer_published,
 )
 from oar_proxy.errors import InsufficientPrivilege, InternalError, LimitExceeded
 from oar_proxy.keys import key_texts
 from oar_proxy.ledger import Ask, Disclosure, Leaving, Ledger, StepEntry, StepOutcome, digest
 from oar_proxy.settings import Limits
+from oar_proxy.touching import key_columns, published_column, require_permitted
+from oar_proxy.visible import visible_part
 
 MAX_SUBJECTS: Final = 256
 """Subjects for whom decisions are kept, until policies are others or another day begins."""
-
-UNKNOWN_ROWS: Final = 1000.0
-"""The estimate of a table whose statistics are not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +149,8 @@ class Gate:
     # --- what publication asks ---
 
     def visible(self, owner: str, schema: OwnerSchema) -> OwnerSchema:
-        """Return what is left of an owner's schema when its policy has hidden what it denies.
-
-        A key that mentions a hidden column goes with it, and so does a table with no column left.
-        """
-        policy = self._policy(owner)
-        tables = (
-            _visible_part(policy, table)
-            for table in schema.tables
-            if table_visible(policy, table.name)
-        )
-        return OwnerSchema(tuple(table for table in tables if table.columns))
+        """Return what is left of an owner's schema when its policy has hidden what it denies."""
+        return visible_part(self._policy(owner), schema)
 
     def rules(self, owner: str, schema: OwnerSchema) -> Iterator[tuple[Table, TableRule]]:
         """Yield the tables whose rows are filtered or of which a constant is read."""
@@ -289,8 +269,8 @@ class Gate:
         lists: dict[tuple[str, str], list[tuple[bytes, ...]]] = {}
         if step.edges and isinstance(step.query, Scan):
             for scan in step.query.parts():
-                for key_filter in _key_columns(scan):
-                    target = _origin(scan.table, key_filter.column)
+                for key_filter in key_columns(scan):
+                    target = published_column(scan.table, key_filter.column)
                     lists.setdefault(target, []).append(key_filter.keys)
         return {
             # Two lists may share keys, one does not hold one twice (but in a column of several).
@@ -308,11 +288,7 @@ def _entry(decisions: Decisions, step: Step, digests: Digests) -> StepEntry:
     cap = decisions.row_cap(step.owner)
     _require_consistent(step)
     decisions.require_asks((step.owner,))
-    touched = tuple(dict.fromkeys(_touched(step.query)))
-    tables = tuple(dict.fromkeys(table for table, _ in touched))
-    _require_visible(policy, touched)
-    _require_filters(policy, step.query)
-    _require_views(decisions, step, tables)
+    tables = require_permitted(decisions, step.owner, step.query)
     _require_checked(decisions, step, tables)
     if step.query.limit is None or step.query.limit > cap.number + 1:
         raise InternalError(
@@ -404,8 +380,8 @@ def _add_leaving(leaving: dict[str, Leaving], step: Step, bound: BoundEdge) -> N
     lists = [
         key_filter
         for scan in (step.query.parts() if isinstance(step.query, Scan) else ())
-        for key_filter in _key_columns(scan)
-        if _origin(scan.table, key_filter.column) == target
+        for key_filter in key_columns(scan)
+        if published_column(scan.table, key_filter.column) == target
     ]
     others = [_target(other.edge) for other in step.edges]
     alone = len(edge.origins) == 1 and others.count(target) == 1
@@ -426,8 +402,8 @@ def _require_form(decisions: Decisions, step: Step) -> None:
     filters = step.query.parts() if isinstance(step.query, Scan) else ()
     digested: dict[tuple[str, str], bool] = {}
     for scan in filters:
-        for key_filter in _key_columns(scan):
-            column = _origin(scan.table, key_filter.column)
+        for key_filter in key_columns(scan):
+            column = published_column(scan.table, key_filter.column)
             digested[column] = digested.get(column, True) and key_filter.hmac is not None
     for bound in step.edges:
         edge = bound.edge
@@ -454,89 +430,6 @@ def _require_few_enough(decisions: Decisions, ask: Ask, steps: Sequence[Step]) -
             )
 
 
-def _visible_part(policy: Policy, table: Table) -> Table:
-    """What is published. Statistics of what is filtered or masked would tell of what is not.
-
-    So would those of a table of which groups are shown, of few rows: that one has a value, say.
-    """
-    rule = policy.tables.get(table.name)
-    masked = {} if rule is None else rule.masks
-    unseen = rule is not None and (rule.row_filter is not None or rule.min_group is not None)
-    columns = tuple(
-        replace(c, distinct=None, null_fraction=None, not_null=c.not_null and c.name not in masked)
-        if unseen or c.name in masked
-        else c
-        for c in table.columns
-        if column_visible(policy, table.name, c.name)
-    )
-    names = {column.name for column in columns} - masked.keys()
-    return replace(
-        table,
-        columns=columns,
-        row_estimate=UNKNOWN_ROWS if unseen else table.row_estimate,
-        primary_key=table.primary_key if names.issuperset(table.primary_key) else (),
-        unique_keys=tuple(key for key in table.unique_keys if names.issuperset(key)),
-    )
-
-
-def _require_visible(policy: Policy, touched: Iterable[tuple[str, str | None]]) -> None:
-    for table, column in touched:
-        permitted = (
-            table_visible(policy, table)
-            if column is None
-            else column_visible(policy, table, column)
-        )
-        if not permitted:
-            raise no_longer_published(policy.owner)
-
-
-def _require_filters(policy: Policy, query: Query) -> None:
-    """Refuse to read a table that asks for a filter without one."""
-    for table, restricted in _restrictions(query):
-        rule = policy.tables.get(table)
-        if (
-            rule is None
-            or not rule.require_filter
-            or not restricted.isdisjoint(rule.require_filter)
-        ):
-            continue
-        listed = ", ".join(write_name(column) for column in rule.require_filter)
-        raise InsufficientPrivilege(
-            f"table {write_name(table)} of owner {policy.owner} is read with a filter only",
-            detail=f"rule {policy.owner}/tables.{write_name(table)}.require_filter: {listed}",
-            hint=f"compare one of these columns with a value or a list, or join by it: {listed}",
-        )
-
-
-def _require_views(decisions: Decisions, step: Step, tables: Sequence[str]) -> None:
-    """Check that each scan is filtered as its table demands and touches nothing that is masked."""
-    owner, query = step.owner, step.query
-    if not isinstance(query, Scan):
-        _require_unviewed(decisions, owner, query.tables)
-        return
-    masked = any(decisions.masked(owner, table) for table in tables)
-    for scan in query.parts():
-        demanded: tuple[Predicate, ...] = ()
-        if scan.table.derived is not None:
-            _require_unviewed(decisions, owner, scan.table.derived.tables)
-        else:
-            demanded = decisions.row_filter(owner, scan.table.name)
-        if not all(predicate in scan.predicates for predicate in demanded):
-            raise decisions.not_as_ruled(owner, scan.table.name)
-        if not masked:
-            continue
-        # The filter itself may look at a masked column. What is inside comes by itself.
-        rest = tuple(p for p in scan.predicates if p not in demanded)
-        inside = tuple(
-            replace(each, source=Scan(each.source.table, ())) for each in scan.semi_joins
-        )
-        touched = _touched(replace(scan, predicates=rest, semi_joins=inside))
-        sorted_by = (_origin(scan.table, key.column) for key in scan.order)
-        for table, column in (*touched, *sorted_by):
-            if column in decisions.masked(owner, table):
-                raise decisions.not_as_ruled(owner, table, column)
-
-
 def _require_checked(decisions: Decisions, step: Step, tables: Sequence[str]) -> None:
     """Check that the statement was planned under the rules about its use that are in force."""
     for name in tables:
@@ -547,85 +440,6 @@ def _require_checked(decisions: Decisions, step: Step, tables: Sequence[str]) ->
                 detail=f"rule {rules[0].rules[0]}",
                 hint="retry: the policy may have been replaced since the statement was planned",
             )
-
-
-def _require_unviewed(decisions: Decisions, owner: str, tables: Sequence[Table]) -> None:
-    """Refuse a query whose text nobody looks into, over tables of which less is shown."""
-    for table in tables:
-        if decisions.row_filter(owner, table.name):
-            raise decisions.not_as_ruled(owner, table.name)
-        for column in decisions.masked(owner, table.name):
-            raise decisions.not_as_ruled(owner, table.name, column)
-        if decisions.grouped(owner, table.name) is not None:
-            # Its groups are counted at the hub, of rows that were scanned.
-            raise decisions.not_as_ruled(owner, table.name, what="min_group")
-
-
-def _restrictions(query: Query) -> Iterator[tuple[str, set[str]]]:
-    """Yield each table a query reads, with the columns of which it names the values it wants."""
-    if not isinstance(query, Scan):
-        yield from ((table.name, set()) for table in query.tables)
-        return
-    for scan in query.parts():
-        if scan.table.derived is not None:
-            yield from ((table.name, set()) for table in scan.table.derived.tables)
-            continue
-        named = {key_filter.column for key_filter in _key_columns(scan)}
-        waiting = list(scan.predicates)
-        while waiting:
-            match waiting.pop():
-                case And(arguments):
-                    waiting.extend(arguments)
-                case Membership(column=column) | Comparison(column=column, op="="):
-                    named.add(column)
-        yield scan.table.name, named
-
-
-def _touched(query: Query) -> Iterator[tuple[str, str | None]]:
-    """Yield every table (with None) and every column a query touches, as published."""
-    if not isinstance(query, Scan):
-        yield from _all_of(query.tables)
-        return
-    for scan in query.parts():
-        name = scan.table.name
-        if scan.table.derived is not None:
-            # Whatever is asked of its outputs, it is made of these.
-            yield from _all_of(scan.table.derived.tables)
-        else:
-            yield name, None
-            yield from ((name, column.name) for column in scan.columns)
-            yield from ((name, partial.column.name) for partial in scan.partials)
-            yield from ((name, key_filter.column) for key_filter in _key_columns(scan))
-            yield from ((name, column) for column in _predicate_columns(scan.predicates))
-        for semi_join in scan.semi_joins:
-            for column, source_column in semi_join.pairs:
-                yield _origin(scan.table, column)
-                yield _origin(semi_join.source.table, source_column)
-
-
-def _key_columns(scan: Scan) -> Iterator[KeyFilter]:
-    """Yield each column of each key list: what is looked up together is disclosed in each."""
-    for key_filter in scan.key_filters:
-        yield from key_filter.columns
-
-
-def _all_of(tables: Sequence[Table]) -> Iterator[tuple[str, str | None]]:
-    for table in tables:
-        yield table.name, None
-        yield from ((table.name, column.name) for column in table.columns)
-
-
-def _predicate_columns(predicates: Sequence[Predicate]) -> Iterator[str]:
-    # A stack, since a statement may nest conditions deeper than Python recurses.
-    waiting = list(predicates)
-    while waiting:
-        predicate = waiting.pop()
-        if isinstance(predicate, And | Or):
-            waiting.extend(predicate.arguments)
-        elif isinstance(predicate, Not):
-            waiting.append(predicate.argument)
-        else:
-            yield predicate.column
 
 
 def _require_consistent(step: Step) -> None:
@@ -644,23 +458,12 @@ def _require_consistent(step: Step) -> None:
         return
     carried: Counter[tuple[str, str]] = Counter()
     for scan in step.query.parts():
-        for key_filter in _key_columns(scan):
-            carried[_origin(scan.table, key_filter.column)] += len(key_filter.keys)
+        for key_filter in key_columns(scan):
+            carried[published_column(scan.table, key_filter.column)] += len(key_filter.keys)
     for bound in step.edges:
         carried[bound.edge.receiver_table, bound.edge.receiver_column] -= bound.keys
     if any(undeclared > 0 for undeclared in carried.values()):
         raise InternalError(f"a query to owner {step.owner} carries keys no edge declares")
-
-
-def _origin(table: Table, column: str) -> tuple[str, str]:
-    """The published table and column whose values a column of a scan has."""
-    derived = table.derived
-    if derived is None:
-        return table.name, column
-    for output, source, name in derived.origins:
-        if output == column:
-            return source, name
-    raise InternalError("keys are compared with a column that no table has")
 
 
 def _target(edge: KeyEdge) -> tuple[str, str]:

@@ -37,9 +37,10 @@ from oar_proxy.errors import (
     LedgerUnavailable,
     LimitExceeded,
 )
-from oar_proxy.gate import UNKNOWN_ROWS, BoundEdge, Gate, Step
+from oar_proxy.gate import BoundEdge, Gate, Step
 from oar_proxy.ledger import Ask, Ledger, StepEntry, digest
 from oar_proxy.settings import Limits
+from oar_proxy.visible import UNKNOWN_ROWS
 
 LIMITS = Limits(max_rows=1000, max_keys=100, statement_timeout=30)
 CAP = 1001
