@@ -59,7 +59,9 @@ CREATE TABLE every_type (
     clock time, zoned_clock timetz, stamp timestamp(3), zoned timestamptz, bin bytea,
     span interval, js json, jsb jsonb, net inet, bits bit(3), ints int[], texts varchar(9)[],
     ranged int4range, spot point, cash money, ident name, obj oid, letter "char", doc xml,
-    feeling mood, feelings mood[], cheap low_price, both_ pair, folded citext, free bpchar);
+    feeling mood, feelings mood[], cheap low_price, both_ pair, folded citext, free bpchar,
+    words tsvector, sought tsquery, steps jsonpath, place pg_lsn, objs oid[], moment xid8,
+    named regclass);
 COMMENT ON TABLE every_type IS 'all of them';
 COMMENT ON COLUMN every_type.feeling IS 'how it is';
 
@@ -171,7 +173,7 @@ def test_publishes_what_the_role_may_read_and_no_partition(tables):
         ("spot", "point", NONE, False),
         ("cash", "text", NONE, False),
         ("ident", "text", NONE, False),
-        ("obj", "text", NONE, False),
+        ("obj", "oid", NONE, False),
         ("letter", "text", NONE, False),
         ("doc", "text", NONE, False),
         ("feeling", "text", EXACT, True),
@@ -179,6 +181,13 @@ def test_publishes_what_the_role_may_read_and_no_partition(tables):
         ("cheap", "numeric(10,2)", EXACT, True),
         ("both_", "text", NONE, False),
         ("folded", "text", EXACT, True),
+        ("words", "tsvector", NONE, False),
+        ("sought", "tsquery", NONE, False),
+        ("steps", "jsonpath", NONE, False),
+        ("place", "pg_lsn", NONE, False),
+        ("objs", "oid[]", NONE, False),
+        ("moment", "xid8", NONE, False),
+        ("named", "text", NONE, False),
     ],
 )
 def test_publishes_a_column_as_what_the_hub_has(tables, column, type_, equality, ordered):

@@ -54,27 +54,33 @@ TEXT_FORMAT_TYPES: Final = frozenset(
         "interval",
         "json",
         "jsonb",
+        "jsonpath",
         "line",
         "lseg",
         "macaddr",
         "macaddr8",
         "nummultirange",
         "numrange",
+        "oid",
         "path",
+        "pg_lsn",
         "point",
         "polygon",
         "time with time zone",
         "tsmultirange",
+        "tsquery",
         "tsrange",
         "tstzmultirange",
         "tstzrange",
+        "tsvector",
+        "xid8",
     }
 )
 """Types published as they are, with cells in text format, besides arrays of publishable types.
 
 Each has one text form a value under the settings of our connections, which the hub reads back.
-``money`` (depends on the locale), ``xml`` (not in every build), object identifiers and
-everything from extensions are published as ``text``.
+``money`` (depends on the locale), ``xml`` (not in every build), names of objects (``regclass``
+and its kin) and everything from extensions are published as ``text``.
 """
 
 MAX_BLOCK: Final = 2**32 - 1
