@@ -25,10 +25,10 @@ from oar_proxy.errors import (
 from oar_proxy.moment import Moment
 from oar_proxy.slots import OwnerSlots
 
-_OF_THE_STATEMENT: Final = ("21", "22")
-"""Classes of errors that a statement meets wherever it is evaluated: of subqueries that give too
-many rows, and of values that cannot be computed with."""
-"""The class of SQLSTATEs that are about values."""
+_OF_THE_STATEMENT: Final = ("0A", "21", "22")
+"""Classes of errors that a statement meets wherever it is evaluated: of what PostgreSQL does not
+do (a date has no time zone to extract), of subqueries that give too many rows, and of values that
+cannot be computed with."""
 
 
 class Snapshots:

@@ -129,7 +129,7 @@ class PostgresAdapter:
         return (
             owner is not None
             and holds(statement.sql, owner.encoding) is True
-            and speaks_alike(statement, self._discovery.unlike)
+            and speaks_alike(statement, self._discovery.unlike, owner.version)
         )
 
     def counts(self, query: Scan) -> bool:

@@ -153,6 +153,8 @@ class Database:
     """The default collation orders text by its bytes."""
     functions: frozenset[str] = frozenset()
     """Those of the adapter's list that this version of PostgreSQL has."""
+    version: int = 0
+    """The major version of the server."""
 
     @property
     def unicode(self) -> bool:
@@ -167,7 +169,8 @@ SELECT pg_encoding_to_char(encoding)::text AS encoding,
        coalesce(to_jsonb(d) ->> 'datlocale', to_jsonb(d) ->> 'daticulocale') AS locale,
        ARRAY(SELECT DISTINCT proname::text FROM pg_proc
               WHERE pronamespace = 'pg_catalog'::regnamespace
-                AND proname = ANY ($1::varchar[]::text[])) AS functions
+                AND proname = ANY ($1::varchar[]::text[])) AS functions,
+       current_setting('server_version_num')::int4 / 10000 AS version
   FROM pg_database AS d WHERE datname = current_database()
 """
 """``to_jsonb`` because the columns' names differ between PostgreSQL 14, 15 and 17."""
@@ -182,6 +185,7 @@ def database(row: Mapping[str, Any]) -> Database:
         encoding=row["encoding"],
         bytewise=provider in ("b", "c") and plain,
         functions=frozenset(row["functions"]),
+        version=row["version"],
     )
 
 

@@ -226,6 +226,8 @@ def translated(doing: str) -> Iterator[None]:
     except TimeoutError:
         raise OwnerError(OwnerErrorKind.TIMEOUT, f"{doing}: the owner ran out of time") from None
     except asyncpg.PostgresError as error:
+        if isinstance(error, asyncpg.InvalidCachedStatementError):
+            raise OwnerError(OwnerErrorKind.SCHEMA_CHANGED, f"{doing}: {_GONE}", "0A000") from None
         kind, why = _reason(error.sqlstate or "")
         raise OwnerError(kind, f"{doing}: {why}", error.sqlstate) from None
     except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
@@ -242,13 +244,15 @@ _NOT_LET_IN: Final = {
 """By how SQLSTATEs begin: what those who run a proxy can do something about."""
 
 
+_GONE: Final = "a published table or column is no longer there"
+
+
 def _reason(sqlstate: str) -> tuple[OwnerErrorKind, str]:
     # 25P03 and 25P04 are the idle-in-transaction and the transaction timeout.
     if sqlstate in ("57014", "25P03", "25P04"):
         return OwnerErrorKind.TIMEOUT, "the owner ran out of time"
-    # 0A000 here is "cached plan must not change result type".
-    if sqlstate in ("42P01", "42703", "0A000"):
-        return OwnerErrorKind.SCHEMA_CHANGED, "a published table or column is no longer there"
+    if sqlstate in ("42P01", "42703"):
+        return OwnerErrorKind.SCHEMA_CHANGED, _GONE
     if sqlstate[:2] in ("08", "57") or sqlstate == "53300":
         return OwnerErrorKind.UNREACHABLE, "the owner's database accepts no connection"
     for begins, why in _NOT_LET_IN.items():

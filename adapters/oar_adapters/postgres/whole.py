@@ -19,20 +19,22 @@ FUNCTIONS: Final = frozenset(
     {
         "abs", "bit_length", "btrim", "ceil", "ceiling", "char_length", "character_length",
         "date_part", "date_trunc", "div", "extract", "factorial", "floor", "gcd", "isfinite",
-        "justify_days", "justify_hours", "justify_interval", "lcm", "left", "length", "lpad",
-        "ltrim", "make_date", "make_time", "make_timestamp", "md5", "min_scale", "mod",
-        "octet_length", "overlay", "position", "power", "repeat", "replace", "reverse", "right",
-        "round", "rpad", "rtrim", "scale", "sign", "split_part", "sqrt", "starts_with", "strpos",
-        "substr", "substring", "to_hex", "translate", "trim_scale", "trunc", "width_bucket",
+        "lcm", "left", "length", "lpad", "ltrim", "make_date", "make_time", "make_timestamp", "md5",
+        "min_scale", "mod", "octet_length", "overlay", "position", "repeat", "replace", "reverse",
+        "right", "round", "rpad", "rtrim", "scale", "sign", "split_part", "sqrt", "starts_with",
+        "strpos", "substr", "substring", "to_hex", "translate", "trim_scale", "trunc",
     }
 )  # fmt: skip
 """Immutable functions of ``pg_catalog`` whose value depends on their arguments alone: on no
-collation, character class, time zone or other setting. Those the owner's version lacks are left
-out of its :class:`~oar_adapters.interface.Capabilities`.
+collation, character class, time zone or other setting, and on no version that still lives. Those
+the owner's version lacks are left out of its :class:`~oar_adapters.interface.Capabilities`.
 
 ``concat`` and ``to_char`` are stable; ``lower``, ``upper`` and ``initcap`` follow the locale;
-logarithms and trigonometry follow the platform's library. The three functions on time depend on
-no zone as long as :func:`speaks_alike` keeps ``timestamp with time zone`` away from them.
+``power``, logarithms and trigonometry follow the platform's library. ``power`` of ``numeric`` gives
+other digits since 16, and ``width_bucket`` another bucket at some bounds. Without ``justify_days``
+and its kin no interval has months, whose quarter is another one since 18. The three functions on
+time depend on no zone as long as :func:`speaks_alike` keeps ``timestamp with time zone`` away from
+them.
 """
 
 AGGREGATES: Final = frozenset(
@@ -57,17 +59,39 @@ _TIME_DEPENDENT: Final = (
 _LOCALE_DEPENDENT: Final = (exp.ILike, exp.RegexpLike, exp.RegexpILike, exp.SimilarTo)
 
 
-def speaks_alike(statement: Statement, unlike: Mapping[tuple[str, str], frozenset[str]]) -> bool:
+BYTEA_COMPUTED: Final = 18
+"""The version since which ``bytea`` has extremes, a reverse, and casts to and from integers."""
+
+WEEKS_OF_INTERVALS: Final = 18
+"""The version since which an interval has a week."""
+
+
+def speaks_alike(
+    statement: Statement, unlike: Mapping[tuple[str, str], frozenset[str]], version: int
+) -> bool:
     """Tell whether a statement means at the owner what it means at the hub.
 
-    ``unlike`` are the columns of :class:`~oar_adapters.postgres.schema.Discovery`.
+    ``unlike`` are the columns of :class:`~oar_adapters.postgres.schema.Discovery`, ``version`` is
+    the major version of the owner's server.
     """
     try:
         sql.statement(statement)
         tree = sqlglot.parse_one(statement.sql, read="postgres")
     except (ValueError, sqlglot.errors.SqlglotError):
         return False
-    return _speaks_alike(tree, statement.tables, unlike)
+    return _known(tree, statement.tables, version) and _speaks_alike(
+        tree, statement.tables, unlike
+    )
+
+
+def _known(tree: exp.Expr, tables: Sequence[Table], version: int) -> bool:
+    """Tell whether the owner's version has what the statement computes, as a later hub has."""
+    if version < BYTEA_COMPUTED and tree.find(exp.Min, exp.Max, exp.Reverse, exp.Cast):
+        binary = _columns_of(tables, "bytea")
+        if binary and (_mentioned(tree) & binary or _takes_whole_rows(tree, tables)):
+            return False
+    parts = [part for part in tree.find_all(exp.Extract) if part.this.name.upper() == "WEEK"]
+    return version >= WEEKS_OF_INTERVALS or not (parts and tree.find(exp.Sub))
 
 
 def _speaks_alike(
