@@ -9,8 +9,7 @@ statement can be described.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -22,31 +21,21 @@ from oar_proxy.errors import (
     InvalidSetting,
     QueryCanceled,
     ResultTypeChanged,
-    RunStopped,
 )
-from oar_proxy.federated import require_safe
-from oar_proxy.federation import Execution, HubLink, Parameter, Prepared, tell
+from oar_proxy.federation import Execution, HubLink, Prepared, tell
 from oar_proxy.ledger import COMPILED
+from oar_proxy.modelrows import Binder, Value, columns_of, defined, put, require_table
 from oar_proxy.question import Question
 from oar_proxy.recognition import recognise
+from oar_proxy.safesettings import require_safe
 from oar_proxy.sessionstate import SessionState
 from oar_proxy.settings import MAX_BUDGET, MIN_BUDGET, PROTOCOLS, Limits, QuestionSettings
 from oar_proxy.sql.parsed import Call, Parsed
-from oar_proxy.sql.text import Edit, quote_identifier, quote_literal, splice
-
-Value = str | int | float | bool | None
+from oar_proxy.sql.text import Edit, quote_literal, splice
 
 HELD_FOR: Final = 60.0
 """Seconds between the moment an answer was needed for its columns and a first execution that still
 gives it; whoever prepares a statement for later gets an answer of then."""
-
-_JSONB: Final = 3802
-_MAX_BIGINT: Final = 2**63 - 1
-
-_ROWS: Final = "pg_catalog.jsonb_to_recordset"
-_ELEMENTS: Final = "pg_catalog.jsonb_array_elements"
-_UNKNOWN: Final = (("column1", "text"),)
-"""The columns of an answer without a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +165,10 @@ class Asking:
         given = await self._answers(asked, link, state)
         statement.held = _Held(asked, given, asyncio.get_running_loop().time())
         guarded = [
-            call.replace(f"SELECT * FROM public.oar_ask('') AS r({_defined(columns)})")
+            call.replace(f"SELECT * FROM public.oar_ask('') AS r({defined(columns)})")
             for call in unnamed
             if call.argument is not None
-            for columns in [_columns(given[call.argument].rows)]
+            for columns in [columns_of(given[call.argument].rows)]
         ]
         return Prepared(splice(parsed.text, guarded), statement)
 
@@ -216,9 +205,9 @@ class Asking:
             given = held.answers
         else:
             given = await self._answers(asked, link, state)
-        binder = _Binder(len(arguments) + 1, written=parsed.kind == "CopyStmt")
+        binder = Binder(len(arguments) + 1, written=parsed.kind == "CopyStmt")
         edits = [
-            _put(call, given[question], binder.bind)
+            put(call, given[question].rows, binder.bind)
             for call, question in zip(calls, questions, strict=True)
         ]
         sql = splice(parsed.text, edits)
@@ -267,7 +256,7 @@ class Asking:
         async with self._limited(questions, state):
             for asked in questions:
                 answer = await self._answering.answer(asked, progress)
-                _require_one_width(answer.rows)
+                require_table(answer.rows)
                 given[asked.question.text] = answer
                 tell(link, state, answer.account, detail="\n".join(answer.queries) or None)
         return given
@@ -400,8 +389,7 @@ async def _require_hubs_alone(
     Its values are rows of owners, and would go into the other owners' queries as constants that no
     policy has decided about.
     """
-    nothing = Answer((), "")
-    edits = [_put(call, nothing, lambda _: "'[]'::pg_catalog.jsonb") for call in _questions(parsed)]
+    edits = [put(call, (), lambda _: "'[]'::pg_catalog.jsonb") for call in _questions(parsed)]
     recognised = await recognise(splice(parsed.text, edits), link, catalog, _no_draft)
     if recognised is not None:
         raise FeatureNotSupported(
@@ -432,86 +420,6 @@ async def _readable(link: HubLink, catalog: Catalog) -> Catalog:
     )
     found = {(s.decode(), n.decode()) for s, n in rows if s is not None and n is not None}
     return Catalog({key: table for key, table in catalog.tables.items() if key in found})
-
-
-# --- putting an answer into a statement -----------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Binder:
-    """Takes answers as parameters behind the client's own, or ``written`` into the text.
-
-    A COPY has no parameters.
-    """
-
-    first: int
-    written: bool
-    parameters: list[Parameter] = field(default_factory=list)
-
-    def bind(self, document: str) -> str:
-        if self.written:
-            return f"{quote_literal(document)}::pg_catalog.jsonb"
-        self.parameters.append(Parameter(_JSONB, 0, document.encode()))
-        return f"${self.first + len(self.parameters) - 1}::pg_catalog.jsonb"
-
-
-def _put(call: Call, answer: Answer, bind: Callable[[str], str]) -> Edit:
-    """Put an answer in the place of a call."""
-    if call.columns:
-        # The column definition list stays, and PostgreSQL casts to it.
-        return Edit(call.start, call.end, f"{_ROWS}({bind(_document(answer.rows, call.columns))})")
-    columns = _columns(answer.rows)
-    document = bind(_document(answer.rows, [name for name, _ in columns]))
-    if call.name == "oar_ask_json":
-        name = quote_identifier(call.alias or call.name)
-        return call.replace(f"SELECT r.row AS {name} FROM {_ELEMENTS}({document}) AS r(row)")
-    return call.replace(f"SELECT * FROM {_ROWS}({document}) AS r({_defined(columns)})")
-
-
-def _document(rows: Sequence[Sequence[Value]], names: Sequence[str]) -> str:
-    if rows and len(rows[0]) != len(names):
-        raise FeatureNotSupported(
-            f"the answer has {len(rows[0])} columns, and {len(names)} are named",
-            hint="name as many, or leave out the column definition list to see them",
-        )
-    return json.dumps([dict(zip(names, row, strict=True)) for row in rows], ensure_ascii=False)
-
-
-def _columns(rows: Sequence[Sequence[Value]]) -> Sequence[tuple[str, str]]:
-    """Name the columns of an answer, and infer their types."""
-    return [
-        (f"column{number}", _type(values))
-        for number, values in enumerate(zip(*rows, strict=True), start=1)
-    ] or _UNKNOWN
-
-
-def _type(values: Iterable[Value]) -> str:
-    kinds = {type(value) for value in values if value is not None}
-    if kinds == {bool}:
-        return "bool"
-    if not kinds or not kinds <= {int, float}:
-        return "text"
-    if float in kinds:
-        return "numeric"
-    whole = all(isinstance(v, int) and -_MAX_BIGINT <= v <= _MAX_BIGINT for v in values if v)
-    return "int8" if whole else "numeric"
-
-
-def _defined(columns: Sequence[tuple[str, str]]) -> str:
-    return ", ".join(f"{quote_identifier(name)} pg_catalog.{kind}" for name, kind in columns)
-
-
-def _require_one_width(rows: Sequence[Sequence[Value]]) -> None:
-    """Refuse rows that are no table, and text that PostgreSQL has not."""
-    if rows and ({len(row) for row in rows} != {len(rows[0])} or not rows[0]):
-        raise RunStopped("the model's answer is no table: its rows differ in length, or are empty")
-    for value in (value for row in rows for value in row):
-        if isinstance(value, str) and ("\0" in value or _has_surrogate(value)):
-            raise RunStopped("the model's answer has a character that PostgreSQL's text has not")
-
-
-def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 # --- explaining -----------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from oar_proxy.guards import Guards, Portal, Statement, columns
 from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.hublink import SUCCEEDED, TEXT_OID, HubChannel, SessionLink
 from oar_proxy.replies import Answer, Flow, Step
-from oar_proxy.sessionstate import SessionState
+from oar_proxy.safesettings import require_safe
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Expected, Kind
 from oar_proxy.wire.encodings import AS_UTF8
@@ -51,14 +51,6 @@ _TELLS: Final = b"pg_cancel_backend"
 
 _ASKS: Final = re.compile(rb"\boar_(?:ask|ask_json|explain)\b|oar:", re.IGNORECASE)
 """What makes a query string one for the proxy to read."""
-
-_SAFE: Final = {
-    "log_parameter_max_length_on_error": ("0", "the hub prints their rows"),
-    "debug_print_plan": ("off", "the hub prints their rows"),
-    "array_nulls": ("on", "off the hub reads NULL in their arrays as a text"),
-}
-"""Settings of which one value is safe, and what happens with another one. Rows of owners are
-parameters at the hub, also those that no answer may show."""
 
 
 class Federated:
@@ -296,7 +288,7 @@ class Federated:
             self._channel.request(Expected(Kind.SYNC), messages.SYNC)
 
     async def _is_safe(self) -> bool:
-        """Tell the client where its session is not one that the proxy can read."""
+        """Tell the client where its session is not one that the proxy can read; False then."""
         async with self.activity.statement("simple"):
             require_safe(await SessionLink(self._channel).state())
             return True
@@ -552,18 +544,3 @@ def _awaited() -> asyncio.Future[str]:
 
 async def _outcome(settled: asyncio.Future[str]) -> str:
     return await settled
-
-
-def require_safe(state: SessionState) -> None:
-    """Raise ``FeatureNotSupported`` where a setting of the session is not one to run under."""
-    if state.settings["client_encoding"] not in AS_UTF8:
-        raise FeatureNotSupported(
-            "statement over owners' tables not run: client_encoding is not UTF8",
-            hint="SET client_encoding TO 'UTF8'",
-        )
-    for name, (safe, otherwise) in _SAFE.items():
-        if state.settings.get(name, safe) != safe:
-            raise FeatureNotSupported(
-                f"statement over owners' tables not run: with {name} {otherwise}",
-                hint=f"SET {name} TO {safe}",
-            )
