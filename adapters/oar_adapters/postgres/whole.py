@@ -79,9 +79,7 @@ def speaks_alike(
         tree = sqlglot.parse_one(statement.sql, read="postgres")
     except (ValueError, sqlglot.errors.SqlglotError):
         return False
-    return _known(tree, statement.tables, version) and _speaks_alike(
-        tree, statement.tables, unlike
-    )
+    return _known(tree, statement.tables, version) and _speaks_alike(tree, statement.tables, unlike)
 
 
 def _known(tree: exp.Expr, tables: Sequence[Table], version: int) -> bool:
