@@ -17,6 +17,7 @@ from oar_proxy.federation import HubLink, Parameter
 from oar_proxy.predicate import array_elements
 from oar_proxy.sql.parse import parse, parse_one
 from oar_proxy.sql.text import (
+    SyntaxFault,
     argument_list,
     execute_extent,
     prepared_query,
@@ -100,7 +101,7 @@ def executed(node: Any) -> Any | None:
 
 
 async def named_query(name: str, link: HubLink) -> NamedQuery | None:
-    """Look up what the session has prepared under a name; None: nothing, or no query text."""
+    """Look up what the session has prepared under a name; None: nothing that may be ours."""
     rows = await link.query(
         "SELECT statement, parameter_types::pg_catalog.text[]::pg_catalog.text FROM "
         f"pg_catalog.pg_prepared_statements WHERE name = {quote_literal(name)}"
@@ -111,7 +112,8 @@ async def named_query(name: str, link: HubLink) -> NamedQuery | None:
     types = array_elements((rows[0][1] or b"{}").decode()) or ()
     noted = _NOTED.search(text)
     reading = json.loads(noted[1]) if noted else None
-    return NamedQuery(_prepared_body(text), tuple(map(_castable, types)), reading)
+    query = _prepared_body(text)
+    return None if query is None else NamedQuery(query, tuple(map(_castable, types)), reading)
 
 
 async def inlined(text: str, node: Any, named: NamedQuery, link: HubLink) -> str:
@@ -151,12 +153,20 @@ async def _argument_texts(text: str, node: Any, types: Sequence[str], link: HubL
     ]
 
 
-def _prepared_body(statement: str) -> str:
-    """The query of ``PREPARE name (types) AS query``; a protocol-level statement is its own."""
-    parsed = parse(statement)
-    if len(parsed) == 1 and parsed[0].kind == "PrepareStmt":
-        return prepared_query(parsed[0].text)
-    return statement
+def _prepared_body(text: str) -> str | None:
+    """The query of ``PREPARE name (types) AS query``; a protocol-level statement is its own.
+
+    None where the text is not one statement: a string with one of ours is run piece by piece, and
+    what cannot be parsed here passed through, so that the hub alone knows what it is.
+    """
+    try:
+        statements = parse(text)
+    except SyntaxFault:
+        return None
+    if len(statements) != 1:
+        return None
+    (parsed,) = statements
+    return prepared_query(parsed.text) if parsed.kind == "PrepareStmt" else text
 
 
 def _castable(kind: str) -> str:

@@ -409,3 +409,16 @@ def test_a_prepared_statement_follows_the_search_path(client):
     assert client.execute("SELECT id FROM d ORDER BY 1", prepare=True).fetchall() == [(1,)]
     client.execute("SET search_path = shop, pg_temp")
     assert client.execute("SELECT id FROM d ORDER BY 1", prepare=True).fetchall()[-1] == (50,)
+
+
+HUBS_OWN = {
+    "first of a string": "PREPARE h AS SELECT 1; SELECT 2",
+    "last of a string": "SELECT 2; PREPARE g AS SELECT 3; PREPARE h AS SELECT 1",
+    "deeper than is read here": "PREPARE h AS SELECT 1" + " - 1 + 1" * 2_000,
+}
+
+
+@pytest.mark.parametrize("string", HUBS_OWN.values(), ids=HUBS_OWN)
+def test_what_the_hub_alone_has_prepared_is_executed(client, string):
+    client.execute(string)
+    assert client.execute("EXECUTE h").fetchall() == [(1,)]
