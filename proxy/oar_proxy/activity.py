@@ -57,7 +57,7 @@ class Activity:
     ``pg_cancel_backend`` meanwhile.
     """
 
-    def __init__(self, channel: HubChannel, sentinels: Sentinels | None = None) -> None:
+    def __init__(self, channel: HubChannel, sentinels: Sentinels | None) -> None:
         self._channel = channel
         self._sentinels = sentinels
         self._conversation = channel.conversation
@@ -127,7 +127,7 @@ class Activity:
         """The work is over, however it ended."""
         self._asking = self._cancelled = False
 
-    def report(self, error: OarError | HubRejected, shift: int = 0) -> str:
+    def report(self, error: OarError | HubRejected, shift: int) -> str:
         """Let the client know an error and the hub's transaction fail; return its SQLSTATE."""
         withheld, self._conversation.withheld = self._conversation.withheld, None
         if isinstance(error, HubRejected):
@@ -151,7 +151,7 @@ class Activity:
 class _Reported:
     """Work of one statement: whatever it raises is what the client is told."""
 
-    def __init__(self, activity: Activity, protocol: str, shift: int = 0) -> None:
+    def __init__(self, activity: Activity, protocol: str, shift: int) -> None:
         self._activity = activity
         self._protocol = protocol
         self._shift = shift

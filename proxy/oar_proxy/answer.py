@@ -49,6 +49,7 @@ _ELEMENTS: Final[dict[str, tuple[int, int]]] = {
 """OIDs of a type and of its array type: fixed for built-in types in every PostgreSQL."""
 
 _BIGINT: Final = 20
+_FLOAT_ARRAYS: Final = frozenset({_ELEMENTS["real"][1], _ELEMENTS["double precision"][1]})
 
 _SHADOWED_TYPES: Final = """
 SELECT EXISTS (
@@ -382,7 +383,7 @@ async def _in_text(
     sql, parameters = execution.sql, execution.parameters
     if statement.parsed.kind != "CopyStmt" or not parameters:
         return execution
-    floats = any(p.oid in (1021, 1022) for p in parameters)
+    floats = any(p.oid in _FLOAT_ARRAYS for p in parameters)
     if floats and int(statement.state.settings.get("extra_float_digits", "1")) < 1:
         raise FeatureNotSupported(
             "COPY of published floating-point columns needs extra_float_digits of at least 1",

@@ -106,14 +106,14 @@ class Asking:
         self,
         answering: Answering,
         limits: Limits,
-        defaults: QuestionSettings | None = None,
-        is_verified: Callable[[str], bool] = lambda _: False,
+        defaults: QuestionSettings,
+        is_verified: Callable[[str], bool],
     ) -> None:
         """``is_verified`` tells which questions need no model, and so none of this."""
         self._is_verified = is_verified
         self._answering = answering
         self._limits = limits
-        self._defaults = defaults or QuestionSettings()
+        self._defaults = defaults
 
     def protocol(self, state: SessionState) -> str:
         """Return the session's ``oar.protocol``. Raises ``InvalidSetting``."""

@@ -126,7 +126,7 @@ class Compiler:
 
         ``literals`` stand for its parameters by number.
         """
-        planning = _planning_text(statement, _literal_edits(statement, literals))
+        planning = _planning_text(statement, statement.parsed.given(literals))
         wishes = _Wishes(
             meaning(statement.state),
             statement.state.count("oar.max_keys"),
@@ -175,7 +175,7 @@ class Compiler:
                 raise
             return self._rowless_plan(statement, wishes)
         statement = shown
-        edits = _literal_edits(statement, literals)
+        edits = statement.parsed.given(literals)
         if await self._needs_no_row(statement, literals, wishes.meaning):
             plan = self._rowless_plan(statement, wishes)
             return replace(plan, checked=checked, withheld=withheld)
@@ -217,7 +217,7 @@ class Compiler:
     async def answer_size(self, plan: Plan, literals: Mapping[int, str]) -> Size:
         """About how large the answer of a plan is: for an EXPLAIN, which alone wants to know."""
         statement = plan.statement
-        planning = _planning_text(statement, _literal_edits(statement, literals))
+        planning = _planning_text(statement, statement.parsed.given(literals))
         try:
             if planning is None:
                 raise PlanningFailed("0A000", "this statement form is not analysed")
@@ -240,7 +240,7 @@ class Compiler:
         ``types`` are those of its parameters.
         """
         typed = {n: f"(${n}::{kind})" for n, kind in enumerate(types, start=1)}
-        planning = _planning_text(statement, _literal_edits(statement, typed))
+        planning = _planning_text(statement, statement.parsed.given(typed))
         # What is written is read as the columns it is written to.
         if planning is None or statement.parsed.query_extent is None:
             return False
@@ -288,7 +288,7 @@ class Compiler:
             # EXPLAIN prints no COLLATE of a column: its conditions would read as the owners' own.
             notes.append("read unreduced: it has text with a collation of its own")
             return None
-        planning = _planning_text(statement, _literal_edits(statement, literals))
+        planning = _planning_text(statement, statement.parsed.given(literals))
         if planning is None:
             notes.append("read unreduced: this statement form is not analysed")
             return None
@@ -326,7 +326,7 @@ class Compiler:
         except PlanningFailed:
             return None
 
-    async def _origins(
+    async def _output_origins(
         self,
         statement: FederatedStatement,
         edits: Sequence[Edit],
@@ -361,7 +361,7 @@ class Compiler:
         if extent is None or outputs is None:
             raise FeatureNotSupported("the types of what is selected are not known to the planner")
         try:
-            found = await self._origins(statement, (), extent, settings)
+            found = await self._output_origins(statement, (), extent, settings)
         except PlanningFailed as failure:
             raise FeatureNotSupported(f"the planner reports {failure.sqlstate}") from failure
         tables = {occurrence.number: occurrence.table for occurrence in statement.occurrences}
@@ -409,7 +409,7 @@ class Compiler:
                 continue
             extent = (unit.whole.start, unit.whole.end)
             try:
-                origins = await self._origins(statement, edits, extent, wishes.meaning)
+                origins = await self._output_origins(statement, edits, extent, wishes.meaning)
             except PlanningFailed:
                 continue
             origins = origins[: len(query.outputs)]
@@ -422,10 +422,6 @@ class Compiler:
 
 def _everything(_principal: str) -> None:
     """Let every reduction be made."""
-
-
-def _literal_edits(statement: FederatedStatement, literals: Mapping[int, str]) -> list[Edit]:
-    return statement.parsed.given(literals)
 
 
 def _key(statement: FederatedStatement, planning: str, settings: Settings) -> _Key:

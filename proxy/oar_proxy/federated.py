@@ -66,7 +66,7 @@ class Federated:
         channel: HubChannel,
         guards: Guards,
         *,
-        sentinels: Sentinels | None = None,
+        sentinels: Sentinels | None,
     ) -> None:
         self._federation = federation
         self._channel = channel

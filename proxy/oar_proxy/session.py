@@ -56,8 +56,8 @@ class Session:
         keys: Callable[[], Coroutine[Any, Any, Keys]],
         cancel_hub: Callable[[int, bytes], Coroutine[Any, Any, None]],
         on_key: Callable[[int, bytes], None],
-        federates: bool = True,
-        sentinels: Sentinels | None = None,
+        federates: bool,
+        sentinels: Sentinels | None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.authenticated: asyncio.Future[None] = loop.create_future()
