@@ -13,6 +13,7 @@ import psycopg
 import pytest
 import uvloop
 from oar_adapters.authorized import Authorized
+from oar_adapters.batches import BATCH_BYTES
 from oar_adapters.interface import (
     And,
     Comparison,
@@ -28,7 +29,7 @@ from oar_adapters.interface import (
     SemiJoin,
 )
 from oar_adapters.mariadb import sql
-from oar_adapters.mariadb.session import BATCH_BYTES, BATCH_ROWS, FIRST_ROWS
+from oar_adapters.mariadb.session import BATCH_ROWS, FIRST_ROWS
 from oar_adapters.registry import open_adapter
 from oar_adapters.testing.conformance.running import use
 from psycopg import sql as pg

@@ -17,6 +17,7 @@ import asyncpg
 import psycopg
 import pytest
 from oar_adapters.authorized import Authorized
+from oar_adapters.batches import BATCH_BYTES
 from oar_adapters.encodings import CODECS, holds
 from oar_adapters.interface import (
     Agreement,
@@ -36,7 +37,6 @@ from oar_adapters.interface import (
 )
 from oar_adapters.postgres import sql
 from oar_adapters.postgres.snapshot import (
-    BATCH_BYTES,
     BATCH_ROWS,
     FIRST_COMPUTED_ROWS,
     FIRST_WIDE_ROWS,

@@ -12,6 +12,7 @@ from contextlib import closing
 import psycopg
 import pytest
 from oar_adapters.authorized import Authorized
+from oar_adapters.batches import BATCH_BYTES
 from oar_adapters.interface import (
     Agreement,
     Comparison,
@@ -27,7 +28,6 @@ from oar_adapters.interface import (
     SemiJoin,
     Statement,
 )
-from oar_adapters.sqlite import BATCH_BYTES
 from oar_adapters.testing.conformance import running
 from oar_adapters.testing.conformance.running import use
 

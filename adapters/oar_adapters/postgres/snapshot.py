@@ -17,6 +17,7 @@ from typing import Any, Final, TypeGuard
 import asyncpg
 
 from oar_adapters.authorized import Authorized
+from oar_adapters.batches import BATCH_BYTES, fitting
 from oar_adapters.interface import (
     BINARY_TYPES,
     Batch,
@@ -38,10 +39,6 @@ from oar_adapters.predicates import TEXTS
 BATCH_ROWS: Final = 5000
 """Rows a round trip. Measured on 100,000 rows of three columns: 1,000 63 ms, 5,000 60 ms,
 20,000 83 ms."""
-
-BATCH_BYTES: Final = 4 * 1024 * 1024
-"""What a round trip may bring, as far as the one before foretells it: wide rows come in smaller
-batches, so that a few of them do not fill the memory."""
 
 FIRST_WIDE_ROWS: Final = 50
 """Rows of the first batch, which nothing foretells, of a table that has wide ones."""
@@ -167,7 +164,7 @@ class PostgresSnapshot:
         portal = await self._opened(asked, types)
         due = self._first_rows(asked)
         rows = await self._fetch(portal, due)
-        if len(rows) == due and _fitting(rows) == BATCH_ROWS and _in_blocks(asked):
+        if len(rows) == due and fitting(rows, BATCH_ROWS) == BATCH_ROWS and _in_blocks(asked):
             blocks, exports = await self._blocks(asked)
             if blocks:
                 async for batch in self._block_by_block(asked, blocks, exports=exports):
@@ -177,7 +174,7 @@ class PostgresSnapshot:
             yield Batch(tuple(zip(*rows, strict=True)), len(rows))
             if len(rows) < due:
                 return
-            due = _fitting(rows)
+            due = fitting(rows, BATCH_ROWS)
             rows = await self._fetch(portal, due)
 
     def _first_rows(self, asked: Query) -> int:
@@ -319,13 +316,6 @@ class PostgresSnapshot:
 
 def _is_narrow(asked: Query) -> bool:
     return all(base_type(output.type) in _NARROW for output in asked.outputs)
-
-
-def _fitting(rows: Sequence[asyncpg.Record]) -> int:
-    """Tell how many rows like these, of which some are looked at, are one batch."""
-    seen = rows[:: max(1, len(rows) // 100)]
-    size = sum(len(cell) for row in seen for cell in row if cell is not None)
-    return max(1, min(BATCH_ROWS, BATCH_BYTES * len(seen) // max(1, size)))
 
 
 def _fitting_blocks(read: int, batch: Batch) -> int:
