@@ -14,11 +14,10 @@ from oar_adapters.interface import Adapter
 
 from oar_proxy.drafters import Draft
 from oar_proxy.errors import (
-    InternalError,
     LedgerUnavailable,
     OarError,
-    QueryCanceled,
     refusal_of,
+    sqlstate_of,
 )
 from oar_proxy.federation import HubLink, tell
 from oar_proxy.gate import Gate
@@ -96,7 +95,7 @@ class Asks:
                 open_still = held.pop_all()
         except (Exception, asyncio.CancelledError) as error:
             # One write more before leaving: that it was cancelled is an outcome like any other.
-            sqlstate = _sqlstate(error)
+            sqlstate = sqlstate_of(error)
             await self._close(ask, sqlstate, finished, refusal_of(error))
             raise
         finally:
@@ -178,9 +177,3 @@ def _kind(drafts: Sequence[Draft]) -> Kind:
     if not drafts:
         return "sql"
     return "verified" if all(draft.review is not None for draft in drafts) else "question"
-
-
-def _sqlstate(error: BaseException) -> str:
-    if isinstance(error, asyncio.CancelledError):
-        return QueryCanceled.sqlstate
-    return error.sqlstate if isinstance(error, OarError) else InternalError.sqlstate

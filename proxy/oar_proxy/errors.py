@@ -191,6 +191,14 @@ def refusal_of(error: BaseException) -> str | None:
     return error.detail if isinstance(error, refusals) else None
 
 
+def sqlstate_of(error: BaseException) -> str:
+    """Say how a statement ended that an exception ended; what is no error is a cancellation."""
+    if isinstance(error, OarError):
+        return error.sqlstate
+    ended = InternalError if isinstance(error, Exception) else QueryCanceled
+    return ended.sqlstate
+
+
 class OutOfMemory(OarError):
     """The statements under way leave no memory for another's rows; nothing partial is returned."""
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from oar_proxy.errors import DrafterUnavailable
-from oar_proxy.protocols.owners import Size
+from oar_proxy.protocols.hubsession import Size
 
 KEY = "recD078PnS3x2doBe"
 SIZE = Size(20, 1600)
@@ -63,6 +63,17 @@ def test_a_model_that_cannot_be_reached_says_nothing_about_the_protocol(
         club.ask("relay", "What?", *faults, timeout=timeout)
     (ask,) = club.recorded("SELECT sqlstate FROM oar.asks ORDER BY at DESC LIMIT 1")
     assert ask == ("OA004",)
+
+
+def test_a_fault_of_the_proxys_own_is_no_cancellation_on_the_ledger(club, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("oar_proxy.protocols.attempt.Attempt.consult", broken)
+    with pytest.raises(ZeroDivisionError):
+        club.ask("relay")
+    (ask,) = club.recorded("SELECT sqlstate FROM oar.asks ORDER BY at DESC LIMIT 1")
+    assert ask == ("XX000",)
 
 
 def status(club, owner, *queries):
