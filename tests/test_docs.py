@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,3 +129,28 @@ def test_links_lead_somewhere(page: Path):
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     local = [target for target in targets if "://" not in target]
     assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+CODE = (DOCS / "code.md").read_text(encoding="utf-8")
+PROXY = DOCS.parent / "proxy" / "oar_proxy"
+PLACED = re.findall(
+    r"`([\w/]+\.py)`((?: `(?![\w/]+\.py`)[\w.]+`,?)*)", CODE.partition("## Which file")[0]
+)
+
+
+@pytest.mark.parametrize(("file", "listed"), PLACED)
+def test_what_is_said_to_be_in_a_file_is_there(file: str, listed: str):
+    names = set()
+    for node in ast.walk(ast.parse((PROXY / file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{each.name}" for each in node.body if hasattr(each, "name")}
+    assert set(re.findall(r"`([\w.]+)`", listed)) <= names
+
+
+def test_every_file_belongs_somewhere_and_none_that_is_gone():
+    belong = re.findall(r"`(\w+(?:\.py|/))`", CODE.partition("## Which file")[2])
+    files = {path.name for path in PROXY.glob("*.py")} - {"__init__.py"}
+    packages = {f"{path.parent.name}/" for path in PROXY.glob("*/__init__.py")}
+    assert sorted(belong) == sorted(files | packages)
