@@ -27,14 +27,14 @@ def open_adapter(url: str, options: Mapping[str, str] | None = None) -> Adapter:
     never quote the URL, since it can hold a password.
     """
     scheme, separator, _ = url.partition(":")
-    known = _entries()
-    entry = known.get(scheme.lower()) if separator else None
+    entries = _entries()
+    entry = entries.get(scheme.lower()) if separator else None
     if entry is None:
         # Only what is followed by :// is surely a scheme and not the start of a credential.
         shown = f" {scheme!r}" if separator and url[len(scheme) :].startswith("://") else ""
         raise ValueError(
             f"owner URL has no known scheme{shown}: installed adapters serve "
-            f"{', '.join(sorted(known)) or 'none'}"
+            f"{', '.join(schemes()) or 'none'}"
         )
     factory = cast("AdapterFactory", entry.load())
     return factory(url, dict(options or {}))

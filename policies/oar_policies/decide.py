@@ -45,15 +45,6 @@ class EdgeDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class KeysInDecision:
-    """Whether a query may carry so many keys to an owner; ``max_keys`` None: no limit of its."""
-
-    permit: bool
-    rule: str
-    max_keys: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Unmatched:
     """A name in a policy that nothing the owner publishes answers to: a likely misspelling."""
 
@@ -164,14 +155,6 @@ def _lacks(grant: Grant, subject: Subject, today: date) -> str | None:
     if grant.purposes is not None and subject.purpose not in grant.purposes:
         return "purpose"
     return None
-
-
-def decide_keys_in(policy: Policy, count: int) -> KeysInDecision:
-    """Decide whether one query may carry ``count`` join keys to this owner."""
-    limit = policy.limits.max_keys_in
-    if limit is None:
-        return KeysInDecision(True, f"{policy.owner}/default permit", None)
-    return KeysInDecision(count <= limit, f"{policy.owner}/limits.max_keys_in", limit)
 
 
 def decide_rows_to_model(policy: Policy) -> Decision:

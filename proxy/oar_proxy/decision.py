@@ -18,7 +18,6 @@ from oar_policies.decide import (
     column_visible,
     decide_acceptance,
     decide_edge,
-    decide_keys_in,
     decide_subject,
 )
 from oar_policies.model import Form, Policy, Subject, TableRule
@@ -276,10 +275,10 @@ class Decisions:
 
     def keys_in(self, receiver: str) -> Limit:
         """Return how many keys one query may carry to an owner, all its edges together."""
-        decision = decide_keys_in(self.policy(receiver), 0)
+        own = self.policy(receiver).limits.max_keys_in
         return lowest(
             Limit(self.limits.max_keys, "proxy/limits.max_keys"),
-            limit_of(decision.max_keys, decision.rule),
+            limit_of(own, f"{receiver}/limits.max_keys_in"),
         )
 
     def timeout(self, owner: str) -> float:

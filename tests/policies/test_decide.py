@@ -6,7 +6,6 @@ from oar_policies.decide import (
     decide_acceptance,
     decide_column,
     decide_edge,
-    decide_keys_in,
     decide_rows_to_model,
     decide_subject,
     table_visible,
@@ -95,12 +94,6 @@ def test_edges(table, column, receiver, permit, rule, max_keys):
     )
 
 
-@pytest.mark.parametrize(("count", "permit"), [(0, True), (10, True), (11, False)])
-def test_keys_in(count, permit):
-    decision = decide_keys_in(POLICY, count)
-    assert (decision.permit, decision.rule) == (permit, "logistics/limits.max_keys_in")
-
-
 def test_without_a_file_everything_is_readable_and_no_key_leaves():
     policy = default_policy("logistics")
     assert table_visible(policy, "salaries")
@@ -114,7 +107,7 @@ def test_without_a_file_everything_is_readable_and_no_key_leaves():
         today=TODAY,
     )
     assert (edge.permit, edge.rule) == (False, "logistics/default deny")
-    assert decide_keys_in(policy, 10**9).permit
+    assert policy.limits.max_keys_in is None
     shown = decide_rows_to_model(policy)
     assert (shown.permit, shown.rule) == (False, "logistics/default deny")
 
