@@ -35,7 +35,7 @@ from oar_proxy.hub.access import AdminPool, admin_pool, open_hub
 from oar_proxy.hub.address import HubAddress, HubError
 from oar_proxy.hub.defaults import set_defaults
 from oar_proxy.hub.planner import Planner
-from oar_proxy.hub.publication import publish, publishing
+from oar_proxy.hub.publication import Published, publish, publishing
 from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.hub.users import may_read_verifiers, password_verifier
 from oar_proxy.inspection import configured_policies
@@ -43,7 +43,7 @@ from oar_proxy.ledger import Ledger
 from oar_proxy.pipeline import Pipeline
 from oar_proxy.protocols.answering import ProtocolAnswers
 from oar_proxy.protocols.owners import OwnerQueries
-from oar_proxy.publishing import UNFIT_HINT, publication
+from oar_proxy.publishing import publication
 from oar_proxy.server import FrontDoor, KeysOf
 from oar_proxy.settings import (
     ConfigurationError,
@@ -69,6 +69,9 @@ for superusers, and some of commands that are run meanwhile. As many to owners, 
 
 VIEWS_REFRESH: Final = 5.0
 """Seconds between two looks at the hub's own views: until then the guard refuses a new one."""
+
+_SCHEMA_TIMEOUT: Final = 90.0
+"""Seconds an owner has to say what it publishes: all others wait. Our adapters take 70 at most."""
 
 GARBAGE_THRESHOLD: Final = 50_000
 """New objects between two looks for garbage in cycles (Python's own: 700). Measured on 1,000,000
@@ -277,6 +280,8 @@ class Refresher:
                     reason=str(error),
                     hint=getattr(error, "hint", None),
                 )
+            except Exception as error:  # noqa: BLE001 - an adapter's: the next one may be better
+                log.error("refresh failed: the catalog in force stays", reason=type(error).__name__)
 
     async def reload(self) -> None:
         """Put the policies in force that the files have now: all of them, or none.
@@ -332,19 +337,15 @@ class Refresher:
                 reason=it.reason,
             )
         for unfit in published.unfit:
-            log.error(
-                "table not published: PostgreSQL has no table like it",
-                owner=unfit.owner,
-                table=unfit.table,
-                reason=unfit.reason,
-                hint=UNFIT_HINT,
-            )
+            _not_published(unfit.owner, unfit.table, unfit.reason, unfit.hint)
         self._gate.replace_filters(published.filters)
-        catalog = published.catalog
         answers = self._answers
         async with publishing(self._admin) as connection:
-            changed = await publish(connection, catalog)
+            held = await publish(connection, published.catalog)
+            catalog = self._with_standing(held)
             faults = await publish_answers(connection, answers.entries, catalog)
+        for refused in held.refused:
+            _not_published(", ".join(refused.owners), refused.key[1], refused.reason, refused.hint)
         for entry in answers.entries:
             if entry.name in faults:
                 # Why is for its reviewers alone: it may name what is hidden by now.
@@ -352,9 +353,14 @@ class Refresher:
                 log.warning("verified answer does not fit the catalog", name=entry.name, at=place)
         self._drafts.publish(answers, faults)
         self._pipeline.publish(catalog, await self._views())
-        if changed:
+        if held.changed:
             log.info("catalog published", version=catalog.version, tables=len(catalog.tables))
-        return changed
+        return held.changed
+
+    def _with_standing(self, held: Published) -> Catalog:
+        """Keep tables in force of which the hub still holds what they were."""
+        standing = [refused.key for refused in held.refused if refused.stands]
+        return held.catalog.more(self._pipeline.catalog, standing)
 
     def _schema(self, owner: str) -> str:
         return self._settings.owners[owner].published_schema or owner
@@ -366,16 +372,26 @@ class Refresher:
 
     async def _read(self, owner: str, adapter: Adapter) -> OwnerSchema | None:
         try:
-            schema = await adapter.schema()
+            async with asyncio.timeout(_SCHEMA_TIMEOUT):
+                schema = await adapter.schema()
+            unmatched = tuple(self._gate.unmatched(owner, schema))
         except OwnerError as error:
             log.warning("owner not read", owner=owner, reason=error.what)
+            return None
+        except TimeoutError:
+            reason = f"no answer within {_SCHEMA_TIMEOUT:.0f} seconds"
+            log.warning("owner not read", owner=owner, reason=reason)
             return None
         except Exception as error:  # noqa: BLE001 - an adapter's fault must not stop the others
             log.error("owner not read", owner=owner, reason=type(error).__name__)
             return None
-        for name in self._gate.unmatched(owner, schema):
+        for name in unmatched:
             log.warning("policy names nothing that the owner has", owner=owner, name=name)
         return schema
+
+
+def _not_published(owner: str, table: str, reason: str, hint: str) -> None:
+    log.error("table not published", owner=owner, table=table, reason=reason, hint=hint)
 
 
 async def user_keys(admin: AdminPool) -> KeysOf | None:

@@ -142,6 +142,17 @@ class Catalog:
                 tables[key] = replace(table, holders=holders)
         return Catalog(tables)
 
+    def less(self, tables: Collection[TableName]) -> Catalog:
+        """Return all but some tables."""
+        return (
+            Catalog({k: t for k, t in self.tables.items() if k not in tables}) if tables else self
+        )
+
+    def more(self, other: Catalog, tables: Collection[TableName]) -> Catalog:
+        """Return these tables, and some of another catalog, as far as it has them."""
+        added = {key: other.tables[key] for key in tables if key in other.tables}
+        return Catalog({**self.tables, **added}) if added else self
+
     def without(self, owners: Collection[str]) -> Catalog:
         """Return the tables of which none of some owners holds a row."""
         if not owners:
@@ -159,6 +170,11 @@ Masks = Mapping[tuple[str, str], Mapping[str, str | None]]
 
 Groups = Mapping[tuple[str, str], MinGroup]
 """By owner and table: which groups are shown of it, where rows are not."""
+
+
+def shape(table: Table) -> list[tuple[str, str]]:
+    """Return what owners that hold rows of one table have to agree about."""
+    return [(column.name, column.type) for column in table.columns]
 
 
 def build(
@@ -179,9 +195,8 @@ def build(
     tables: dict[TableName, PublishedTable] = {}
     for (schema, name), parts in holders.items():
         first = parts[0].table
-        shape = [(c.name, c.type) for c in first.columns]
         for part in parts[1:]:
-            if [(c.name, c.type) for c in part.table.columns] != shape:
+            if shape(part.table) != shape(first):
                 raise CatalogConflict(
                     f"table {schema}.{name} of owner {part.owner}: "
                     f"columns differ from those of owner {parts[0].owner}"

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from oar_proxy.catalog import Catalog, CatalogConflict, PublishedTable, build
+from oar_proxy.catalog import Catalog, PublishedTable, build
 from oar_proxy.drafters.replay import InvalidRecording, ReplayDrafter
 from oar_proxy.gate import Gate
 from oar_proxy.hub import inforce
@@ -25,17 +25,17 @@ from oar_proxy.hub.binaries import find_binaries
 from oar_proxy.hub.server import running_hub
 from oar_proxy.inspection import TIMEOUT, Inspected, findings, inspect
 from oar_proxy.ledger import Ledger
-from oar_proxy.publishing import unfit_tables
+from oar_proxy.publishing import less, unfit_tables
 from oar_proxy.settings import ConfigurationError, Settings
 from oar_proxy.tls import open_certificate
-from oar_proxy.unreadable import unreadable
+from oar_proxy.unreadable import refused_tables, unreadable
 from oar_proxy.verified.answers import load_answers
 from oar_proxy.verified.entry import EntryError
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found. ``catalog`` is None when the owners do not agree about a table.
+    """What was found. ``catalog`` has what would be published.
 
     ``visible`` is what policies leave of the tables of each owner that could be read.
     """
@@ -44,7 +44,7 @@ class Report:
     technologies: Mapping[str, str]
     visible: Mapping[str, OwnerSchema]
     findings: tuple[Finding, ...]
-    catalog: Catalog | None
+    catalog: Catalog
     faults: tuple[str, ...] = field(default=())
 
     @property
@@ -79,22 +79,19 @@ async def examine(settings: Settings) -> Report:
         for owner in owners
         if owner.name in known and owner.recorded is not None
     }
-    unfit = list(unfit_tables(visible))
-    faults += [f"owner {it.owner}: table {it.table} is not published: {it.reason}" for it in unfit]
-    schemas = {owner.name: owner.schema for owner in owners}
-    hidden = {(schemas[it.owner], it.table) for it in unfit}
-    fit = {
-        name: OwnerSchema(tuple(t for t in had.tables if (schemas[name], t.name) not in hidden))
-        for name, had in visible.items()
-    }
-    catalog = None
+    left = {o.name: (o.schema, visible[o.name]) for o in owners if o.name in visible}
+    unfit = list(unfit_tables(left))
+    faults += [_unpublished(it.owner, it.table, it.reason, it.hint) for it in unfit]
+    hidden = {(left[it.owner][0], it.table) for it in unfit}
+    catalog = build(less(left, hidden), groups=gate.groups())
     try:
-        catalog = build(
-            [(o.name, o.schema, fit[o.name]) for o in owners if o.name in fit],
-            groups=gate.groups(),
-        )
-    except CatalogConflict as conflict:
-        faults.append(str(conflict))
+        refused = await refused_tables(catalog)
+    except HubError as error:
+        faults.append(error.message)
+        refused = ()
+    for it in refused:
+        faults.append(_unpublished(", ".join(it.owners), it.key[1], it.reason, it.hint))
+    catalog = catalog.less({it.key for it in refused})
     technologies = {
         name: owner.url.get_secret_value().partition(":")[0]
         for name, owner in settings.owners.items()
@@ -105,6 +102,10 @@ async def examine(settings: Settings) -> Report:
     except HubError as error:
         faults.append(error.message)
     return Report(owners, technologies, visible, tuple(found), catalog, tuple(faults))
+
+
+def _unpublished(owners: str, table: str, reason: str, hint: str) -> str:
+    return f"owner {owners}: table {table} is not published: {reason} ({hint})"
 
 
 async def _hub(settings: Settings) -> list[str]:

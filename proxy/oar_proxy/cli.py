@@ -173,12 +173,12 @@ def catalog(config: Config, form: FormatOption = Format.text) -> None:
 
     report = run(checking.examine(load(config)))
     unread = any(owner.fault for owner in report.owners)
-    if unread or (form is Format.text and not (report.catalog and report.sound)):
+    if unread or (form is Format.text and not report.sound):
         checking.print_report(report)
         fail("the check found faults", None, FAULTS)
     if form is Format.json:
         print_json(recorded.write(report.recorded()))
-    elif report.catalog is not None:
+    else:
         checking.print_catalog(report.catalog)
 
 

@@ -5,7 +5,8 @@ A proxy and the tools that plan without one publish the same, from here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,12 +14,11 @@ from oar_adapters.interface import Adapter, OwnerSchema, Table
 from oar_policies.model import Mark
 
 from oar_proxy import rowfilter
-from oar_proxy.catalog import Catalog, CatalogConflict, TableName, build
+from oar_proxy.catalog import Catalog, TableName, build, shape
 from oar_proxy.decision import SentFilter
 from oar_proxy.gate import Gate
 from oar_proxy.hub.planner import Planner
-from oar_proxy.hub.publication import unfit_names
-from oar_proxy.settings import ConfigurationError
+from oar_proxy.hub.refusals import unfit_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,23 @@ class Unpublished:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A table that is not published, since PostgreSQL has none like it."""
+    """A table that is not published, since it cannot stand beside what else is, or at all."""
 
     owner: str
     table: str
     reason: str
+    hint: str
 
 
-UNFIT_HINT: Final = "rename it at its owner, or hide what has that name (deny, deny_columns)"
+_RENAME: Final = "rename it at its owner, or hide what has that name (deny, deny_columns)"
+_ONE_OF_THEM: Final = "publish one of them, or each as what it is (options schemas, tables, case)"
+_ALIKE: Final = (
+    "make the columns alike, in one order, or hide those that differ (deny_columns); "
+    "tables that are not one have schemas of their own (owners.<name>.schema)"
+)
+
+Owners = Mapping[str, tuple[str, OwnerSchema]]
+"""By owner: the schema it publishes in, and what its policy leaves of what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +71,40 @@ class RulesRead:
     unpublished: Sequence[Unpublished]
 
 
-def unfit_tables(visible: Mapping[str, OwnerSchema]) -> Iterator[Unfit]:
-    """Yield what policies leave of owners' tables and cannot be published for its names.
+def unfit_tables(owners: Owners) -> Iterator[Unfit]:
+    """Yield what cannot be published of owners' tables, each with what is wrong with it.
 
-    It is one owner's affair, and keeps no other table from being published.
+    It is those owners' affair, and keeps no other table from being published.
     """
-    for owner, schema in visible.items():
-        for table in schema.tables:
-            reason = unfit_reason(table)
+    holding: dict[TableName, list[tuple[str, Table]]] = defaultdict(list)
+    for owner, (schema, content) in owners.items():
+        times = Counter(table.name for table in content.tables)
+        for table in {table.name: table for table in content.tables}.values():
+            reason, hint = unfit_reason(table), _RENAME
+            if times[table.name] > 1:
+                reason, hint = "the owner has two tables of this name", _ONE_OF_THEM
             if reason is not None:
-                yield Unfit(owner, table.name, reason)
+                yield Unfit(owner, table.name, reason, hint)
+            else:
+                holding[schema, table.name].append((owner, table))
+    for (schema, name), (first, *others) in holding.items():
+        for owner, table in others:
+            if shape(table) != shape(first[1]):
+                reason = f"in schema {schema}, owner {first[0]} has it with other columns"
+                yield Unfit(owner, name, reason, _ALIKE)
 
 
 def unfit_reason(table: Table) -> str | None:
-    """Say why the hub has no table of such names, None where it may."""
+    """Say why the hub has no table like it, None where it may."""
     return unfit_names(table.name, [column.name for column in table.columns])
+
+
+def less(owners: Owners, hidden: Collection[TableName]) -> list[tuple[str, str, OwnerSchema]]:
+    """Return what owners have without some tables, each in the schema it is published in."""
+    return [
+        (owner, schema, OwnerSchema(tuple(t for t in had.tables if (schema, t.name) not in hidden)))
+        for owner, (schema, had) in owners.items()
+    ]
 
 
 async def read_rules(
@@ -108,33 +136,23 @@ async def read_rules(
 
 
 async def publication(
-    owners: Mapping[str, tuple[str, OwnerSchema]],
+    owners: Owners,
     adapters: Mapping[str, Adapter],
     gate: Gate,
     planner: Planner,
 ) -> Publication:
     """Make the catalog of ``owners``: under which schema each publishes, and all that it has.
 
-    The policies are those of ``gate``, whose row filters are the caller's to replace. Raises
-    ``ConfigurationError`` where owners do not agree about a table.
+    The policies are those of ``gate``, whose row filters are the caller's to replace.
     """
-    visible = {owner: gate.visible(owner, content) for owner, (_, content) in owners.items()}
-    unfit = tuple(unfit_tables(visible))
+    left = {owner: (name, gate.visible(owner, had)) for owner, (name, had) in owners.items()}
+    unfit = tuple(unfit_tables(left))
+    visible = {owner: content for owner, (_, content) in left.items()}
     read = await read_rules(visible, adapters, gate, planner)
     # Other owners may hold rows of such a table as well: half of it is none.
     left_out = [(it.owner, it.table) for it in read.unpublished]
     left_out += [(it.owner, it.table) for it in unfit]
-    hidden: set[TableName] = {(owners[owner][0], table) for owner, table in left_out}
-    parts = [
-        (owner, schema, tuple(t for t in visible[owner].tables if (schema, t.name) not in hidden))
-        for owner, (schema, _) in owners.items()
-    ]
-    try:
-        catalog = build(
-            [(owner, name, OwnerSchema(tables)) for owner, name, tables in parts],
-            read.masks,
-            gate.groups(),
-        )
-    except CatalogConflict as conflict:
-        raise ConfigurationError(str(conflict)) from conflict
-    return Publication(catalog, read.filters, read.unpublished, unfit)
+    parts = less(left, {(owners[owner][0], table) for owner, table in left_out})
+    return Publication(
+        build(parts, read.masks, gate.groups()), read.filters, read.unpublished, unfit
+    )

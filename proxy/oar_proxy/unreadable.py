@@ -1,4 +1,4 @@
-"""Row filters and masks that cannot be read, found with a hub that is started to read them."""
+"""Rules that cannot be read and tables that a hub cannot have, found with one that is started."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+from oar_adapters.postgres.sql import publishable
 from oar_adapters.recorded import RecordedAdapter
 from oar_policies.lint import Finding
 
+from oar_proxy.catalog import Catalog
 from oar_proxy.gate import Gate
-from oar_proxy.hub.access import open_hub
+from oar_proxy.hub.access import admin_pool, open_hub
 from oar_proxy.hub.address import HubAddress
 from oar_proxy.hub.planner import Planner
+from oar_proxy.hub.publication import publish, publishing
+from oar_proxy.hub.refusals import Refused
 from oar_proxy.inspection import Inspected
 from oar_proxy.ledger import Ledger
 from oar_proxy.publishing import read_rules
@@ -44,6 +48,22 @@ async def unreadable(owners: Sequence[Inspected], settings: Settings) -> list[Fi
         )
         for it in read.unpublished
     ]
+
+
+async def refused_tables(catalog: Catalog) -> tuple[Refused, ...]:
+    """Return the tables of a catalog that a hub would refuse.
+
+    A hub is started where a column has a type that no adapter of oar's own publishes. Raises
+    ``HubError`` where that cannot be.
+    """
+    if all(publishable(column.type) for t in catalog.tables.values() for column in t.columns):
+        return ()
+    async with (
+        scratch_hub() as (address, _),
+        admin_pool(address, size=1) as pool,
+        publishing(pool) as connection,
+    ):
+        return (await publish(connection, catalog)).refused
 
 
 @asynccontextmanager

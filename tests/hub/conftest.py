@@ -42,8 +42,8 @@ def catalog():
 
 
 @pytest.fixture(scope="module")
-def publish_now(hub):
-    """Publish a catalog; returns whether it changed anything."""
+def published_now(hub):
+    """Publish a catalog; returns what became of it."""
 
     def now(wanted):
         async def run():
@@ -51,6 +51,19 @@ def publish_now(hub):
                 return await publish(connection, wanted)
 
         return asyncio.run(run())
+
+    return now
+
+
+@pytest.fixture(scope="module")
+def publish_now(published_now):
+    """Publish a catalog, all of it; returns whether it changed anything."""
+
+    def now(wanted):
+        published = published_now(wanted)
+        assert published.refused == ()
+        assert published.catalog == wanted
+        return published.changed
 
     return now
 

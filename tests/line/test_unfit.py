@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import sqlite3
+import sys
 from contextlib import closing
+from dataclasses import replace
 
 import psycopg
 import pytest
 import structlog
+from oar_adapters.interface import OwnerSchema
+from oar_proxy import app
+from oar_proxy.check import examine
 from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
 
 LONG = "название_пункта_выдачи_заказов_клиента"  # 38 characters, 75 bytes
@@ -36,21 +43,25 @@ def south(tmp_path):
 def open_proxy(owners, south, tmp_path, new_hub, running_proxy):
     policies = {"north": owners.ALLOW, "south": "version: 1\n"}
 
-    def settings():
-        reached = {"north": owners.urls["north"], "south": f"sqlite:///{tmp_path}/south.sqlite"}
+    def settings(scheme="sqlite", schema="shop"):
+        reached = {"north": owners.urls["north"], "south": f"{scheme}:///{tmp_path}/south.sqlite"}
         made = {}
         for name, url in reached.items():
             policy = tmp_path / f"{name}.yaml"
             policy.write_text(policies[name])
-            made[name] = OwnerSettings(url=url, schema="shop", policy=policy)
+            published = schema if name == "south" else "shop"
+            made[name] = OwnerSettings(url=url, schema=published, policy=policy)
         return Settings(owners=made, hub=HubSettings(dsn=new_hub()), listen=Listen(port=0))
 
-    return lambda: running_proxy(settings())
+    def opened(chosen=None):
+        return running_proxy(chosen or settings())
+
+    opened.settings = settings
+    return opened
 
 
 def unfit_tables(log):
-    told = "table not published: PostgreSQL has no table like it"
-    return {line["table"]: line["reason"] for line in log if line["event"] == told}
+    return {line["table"]: line["reason"] for line in log if line["event"] == "table not published"}
 
 
 def test_other_tables_are_published(south, open_proxy):
@@ -107,3 +118,213 @@ def test_what_is_hidden_fits(south, open_proxy, tmp_path, owners, new_hub, runni
     )
     with running_proxy(settings) as (_, dsn), psycopg.connect(dsn, autocommit=True) as client:
         assert client.execute("SELECT * FROM shop.long_column").description[0].name == "id"
+
+
+# --- what one owner does wrong is no other's affair ---------------------------------------------
+
+ODD = """
+from oar_adapters.registry import open_adapter
+
+class Odd:
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    async def schema(self):
+        return await told(await self._inner.schema())
+
+def adapter(url, options):
+    return Odd(open_adapter("sqlite:" + url.partition(":")[2], options))
+"""
+
+
+@pytest.fixture
+def odd(tmp_path, monkeypatch):
+    """Install an adapter ``odd`` for SQLite files; ``told`` is what it makes of their schemas."""
+    site = tmp_path / "site"
+    (site / "odd-1.0.dist-info").mkdir(parents=True)
+    (site / "odd_adapter.py").write_text(ODD)
+    (site / "odd-1.0.dist-info" / "METADATA").write_text("Name: odd\nVersion: 1.0\n")
+    (site / "odd-1.0.dist-info" / "entry_points.txt").write_text(
+        "[oar.adapters]\nodd = odd_adapter:adapter\n"
+    )
+    monkeypatch.syspath_prepend(str(site))
+    module = importlib.import_module("odd_adapter")
+    yield module
+    del sys.modules["odd_adapter"]
+
+
+def of_type(name):
+    def change(table):
+        return replace(table, columns=(replace(table.columns[0], type=name), *table.columns[1:]))
+
+    return change
+
+
+ODDITIES = {
+    "a type that there is not": (of_type("quaternion"), 'has type "quaternion"'),
+    "a type with a modifier that it has not": (of_type("integer(3)"), "syntax error"),
+    "a type that is more than a type": (of_type("int); DROP SCHEMA oar --"), "does not know"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODDITIES)
+def test_a_table_that_an_adapter_publishes_wrongly_stops_no_other(open_proxy, south, odd, name):
+    change, reason = ODDITIES[name]
+    south.execute("CREATE TABLE strange (id INTEGER, k INTEGER)")
+
+    async def told(schema):
+        tables = (change(t) if t.name == "strange" else t for t in schema.tables)
+        return OwnerSchema(tuple(tables))
+
+    odd.told = told
+    settings = open_proxy.settings(scheme="odd")
+    with (
+        structlog.testing.capture_logs() as log,
+        open_proxy(settings) as (refresh, dsn),
+        psycopg.connect(dsn, autocommit=True) as client,
+    ):
+        assert list(unfit_tables(log)) == ["strange"]
+        assert reason in unfit_tables(log)["strange"]
+        join = "SELECT a.id, s.id FROM shop.a JOIN shop.sound s USING (k) ORDER BY 1"
+        assert client.execute(join).fetchall() == [(1, 1), (4, 1)]
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            client.execute("SELECT * FROM shop.strange")
+        assert not refresh()
+        change = of_type("integer")
+        assert refresh()
+        assert client.execute("SELECT count(*) FROM shop.strange").fetchone() == (0,)
+
+
+def test_check_tells_of_a_type_that_no_hub_has(open_proxy, odd):
+    async def told(schema):
+        tables = (of_type("quaternion")(t) if t.name == "sound" else t for t in schema.tables)
+        return OwnerSchema(tuple(tables))
+
+    odd.told = told
+    report = asyncio.run(examine(open_proxy.settings(scheme="odd")))
+    assert not report.sound
+    (fault,) = report.faults
+    assert 'owner south: table sound is not published: column "id" has type "quaternion"' in fault
+    assert ("shop", "a") in report.catalog.tables
+    assert ("shop", "sound") not in report.catalog.tables
+
+
+async def _no_schema(_schema):
+    return None
+
+
+async def _fault(_schema):
+    raise ZeroDivisionError
+
+
+async def _silence(_schema):
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("tell", "reason"),
+    [
+        (_no_schema, "AttributeError"),
+        (_fault, "ZeroDivisionError"),
+        (_silence, "no answer within 3 seconds"),
+    ],
+)
+def test_an_adapter_that_tells_nothing_stops_no_other(
+    open_proxy, south, odd, monkeypatch, tell, reason
+):
+    async def told(schema):
+        return schema
+
+    odd.told = told
+    with (
+        open_proxy(open_proxy.settings(scheme="odd", schema="other")) as (refresh, dsn),
+        psycopg.connect(dsn, autocommit=True) as client,
+    ):
+        south.execute("CREATE TABLE later (id INTEGER)")
+        odd.told = tell
+        if tell is _silence:
+            monkeypatch.setattr(app, "_SCHEMA_TIMEOUT", 3.0)
+        with structlog.testing.capture_logs() as log:
+            refresh()
+        (line,) = (line for line in log if line["event"] == "owner not read")
+        assert (line["owner"], line["reason"]) == ("south", reason)
+        # What is known of it stays.
+        assert client.execute("SELECT count(*) FROM other.sound").fetchone() == (1,)
+        odd.told = told
+        monkeypatch.setattr(app, "_SCHEMA_TIMEOUT", 60.0)
+        assert refresh()
+        assert client.execute("SELECT count(*) FROM other.later").fetchone() == (0,)
+
+
+def test_owners_that_do_not_agree_about_a_table_stop_no_other(open_proxy, south):
+    # north has rows of it as well, in other columns.
+    south.execute("CREATE TABLE split (id INTEGER, k TEXT, t TEXT)")
+    with (
+        structlog.testing.capture_logs() as log,
+        open_proxy() as (refresh, dsn),
+        psycopg.connect(dsn, autocommit=True) as client,
+    ):
+        (line,) = (line for line in log if line["event"] == "table not published")
+        assert (line["owner"], line["table"]) == ("south", "split")
+        assert line["reason"] == "in schema shop, owner north has it with other columns"
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            client.execute("SELECT count(*) FROM shop.split")
+        join = "SELECT a.id, s.id FROM shop.a JOIN shop.sound s USING (k) ORDER BY 1"
+        assert client.execute(join).fetchall() == [(1, 1), (4, 1)]
+        (fault,) = asyncio.run(examine(open_proxy.settings())).faults
+        assert "owner south: table split is not published: in schema shop, owner north" in fault
+        south.execute("DROP TABLE split")
+        assert refresh()
+        assert client.execute("SELECT count(*) FROM shop.split").fetchone() == (2,)
+
+
+def test_two_tables_of_one_name_at_an_owner_stop_no_other(
+    owner_url, new_database, new_hub, running_proxy
+):
+    dsn = new_database("twins")
+    with psycopg.connect(dsn, autocommit=True) as owner:
+        owner.execute(
+            "CREATE TABLE t AS SELECT 1 AS id; CREATE TABLE sole AS SELECT 2 AS id;"
+            "CREATE SCHEMA old; CREATE TABLE old.t AS SELECT 3 AS id"
+        )
+        twins = OwnerSettings(url=owner_url(dsn), schema="shop", options={"schemas": "public,old"})
+        hub = HubSettings(dsn=new_hub())
+        settings = Settings(owners={"twins": twins}, hub=hub, listen=Listen(port=0))
+        with (
+            structlog.testing.capture_logs() as log,
+            running_proxy(settings) as (refresh, reached),
+            psycopg.connect(reached, autocommit=True) as client,
+        ):
+            assert unfit_tables(log) == {"t": "the owner has two tables of this name"}
+            assert client.execute("SELECT id FROM shop.sole").fetchall() == [(2,)]
+            with pytest.raises(psycopg.errors.UndefinedTable):
+                client.execute("SELECT * FROM shop.t")
+            owner.execute("DROP TABLE old.t")
+            assert refresh()
+            assert client.execute("SELECT id FROM shop.t").fetchall() == [(1,)]
+
+
+def test_what_stands_on_a_table_that_changes_holds_nothing_else_up(open_proxy, south):
+    settings = open_proxy.settings()
+    with (
+        open_proxy(settings) as (refresh, dsn),
+        psycopg.connect(dsn, autocommit=True) as client,
+        psycopg.connect(settings.hub.dsn.get_secret_value(), autocommit=True) as hub,
+    ):
+        hub.execute("CREATE VIEW public.standing AS SELECT id FROM shop.sound")
+        south.execute("ALTER TABLE sound ADD COLUMN more TEXT")
+        south.execute("CREATE TABLE later (id INTEGER)")
+        with structlog.testing.capture_logs() as log:
+            assert refresh()
+        assert "view public.standing stands on its old form" in unfit_tables(log)["sound"]
+        assert client.execute("SELECT count(*) FROM shop.later").fetchone() == (0,)
+        # It is still what it was.
+        join = "SELECT a.id, s FROM shop.a JOIN shop.sound s USING (k) ORDER BY 1"
+        assert client.execute(join).fetchall() == [(1, "(1,10)"), (4, "(1,10)")]
+        hub.execute("DROP VIEW public.standing")
+        assert refresh()
+        row = client.execute("SELECT * FROM shop.sound WHERE k = 10").fetchone()
+        assert row == (1, 10, None)

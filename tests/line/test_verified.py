@@ -225,6 +225,72 @@ def test_it_is_published_as_a_view(served):
         person.execute("DROP VIEW verified.pairs")
 
 
+def view_oids(hub):
+    rows = hub.execute(
+        "SELECT relname, oid FROM pg_class WHERE relnamespace = 'verified'::regnamespace"
+    )
+    return dict(rows.fetchall())
+
+
+def test_views_are_made_anew_only_where_they_would_be_others(serve, owners):
+    with (
+        serve({"pairs": PAIRS, "grouped": GROUPED}) as (person, directory, dsn, refresh),
+        psycopg.connect(dsn, autocommit=True) as hub,
+        psycopg.connect(owners.north, autocommit=True) as owner,
+    ):
+        before = view_oids(hub)
+        # What an administrator made on one holds nothing up.
+        hub.execute("CREATE VIEW public.on_pairs AS SELECT w FROM verified.pairs")
+        hub.execute("GRANT SELECT ON public.on_pairs TO oar_client")
+        owner.execute("CREATE TABLE later (id int)")
+        try:
+            refresh()
+            assert person.execute("SELECT count(*) FROM shop.later").fetchone() == (0,)
+            assert view_oids(hub) == before
+            assert person.execute("SELECT count(*) FROM public.on_pairs").fetchone() == (6,)
+        finally:
+            owner.execute("DROP TABLE later")
+        # Nor does it where the view has to be another: that one answer does not fit.
+        changed = (HEAD + PAIRS).replace("a.id, b.w", "a.id, b.w + 0 AS w")
+        (directory / "pairs.yaml").write_text(changed)
+        eventually(lambda: error_of(person, "SELECT * FROM oar_ask('pairs')") == "OA006")
+        assert person.execute("SELECT count(*) FROM oar_ask('How often is each named?')")
+        assert view_oids(hub) == before
+        hub.execute("DROP VIEW public.on_pairs")
+        eventually(lambda: error_of(person, "SELECT * FROM oar_ask('pairs')") is None)
+        assert view_oids(hub)["pairs"] != before["pairs"]
+        # Another version made this one, by another text.
+        before = view_oids(hub)
+        hub.execute(
+            "UPDATE oar_internal.verified SET content = content - 'made' WHERE name = 'grouped'"
+        )
+        refresh()
+        after = view_oids(hub)
+        assert after["pairs"] == before["pairs"]
+        assert after["named"] != before["named"]
+        named = person.execute("SELECT * FROM verified.named ORDER BY id").fetchall()
+        assert named == [(10, "ten", 2), (50, "fifty", 1)]
+
+
+def test_a_schema_of_their_name_that_is_another_ones_holds_nothing_up(serve):
+    with serve({"kept": KEPT}) as (person, directory, dsn, refresh):
+        with psycopg.connect(dsn, autocommit=True) as hub:
+            hub.execute("CREATE SCHEMA verified")
+        (directory / "pairs.yaml").write_text(HEAD + PAIRS)
+        eventually(lambda: error_of(person, "SELECT * FROM oar_ask('pairs')") == "OA006")
+        refresh()
+        assert person.execute("SELECT * FROM oar_ask('Is x kept?')").fetchall() == [("x",)]
+
+
+def error_of(connection, statement):
+    try:
+        # Prepared, it would keep the answer it was prepared with.
+        connection.execute(statement, prepare=False)
+    except psycopg.Error as error:
+        return error.sqlstate
+    return None
+
+
 def test_clients_can_list_them(person):
     listed = person.execute(
         "SELECT name, question, phrasings, parameters, view, reviewer, reviewed::text, fits"

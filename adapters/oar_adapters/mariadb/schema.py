@@ -7,13 +7,12 @@ with a NUL) fail the statement that meets them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
-from oar_adapters.interface import Agreement, Column, OwnerError, OwnerErrorKind, OwnerSchema, Table
+from oar_adapters.interface import Agreement, Column, OwnerSchema, Table
 from oar_adapters.naming import Names
 
 TABLES: Final = """
@@ -122,7 +121,7 @@ def discover(
 ) -> Discovery:
     """Make the published schema from the rows of the queries above.
 
-    Raises :class:`OwnerError` where two names fall into one.
+    Two names that differ in case only may fall into one: whoever publishes them leaves them out.
     """
     published = []
     traits: dict[tuple[str, str], Trait] = {}
@@ -162,7 +161,6 @@ def discover(
                 comment=(comment or None) if stored else None,
             )
         )
-    _check_names(published)
     return Discovery(OwnerSchema(tuple(published)), traits)
 
 
@@ -193,17 +191,6 @@ def _is_published(name: str, kind: str, engine: str, naming: Naming) -> bool:
         return False
     stored = kind in ("BASE TABLE", "SYSTEM VERSIONED") and engine.lower() in naming.engines
     return kind == "VIEW" or stored
-
-
-def _check_names(tables: Sequence[Table]) -> None:
-    names = [("table", table.name) for table in tables]
-    names += [(table.name, column.name) for table in tables for column in table.columns]
-    if any(count > 1 for count in Counter(names).values()):
-        raise OwnerError(
-            OwnerErrorKind.REFUSED,
-            "reading its catalogs: two names differ in case only: the option case=keep tells them"
-            " apart",
-        )
 
 
 def _column(row: Row, naming: Naming, *, stored: bool) -> tuple[Column, Trait] | None:

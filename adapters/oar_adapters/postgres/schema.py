@@ -13,8 +13,6 @@ from oar_adapters.interface import (
     BINARY_TYPES,
     Agreement,
     Column,
-    OwnerError,
-    OwnerErrorKind,
     OwnerSchema,
     Table,
 )
@@ -217,7 +215,7 @@ def discover(
 ) -> Discovery:
     """Turn catalog rows into the published schema.
 
-    Raises :class:`OwnerError` when two tables would be published under one name.
+    Tables of two of the owner's schemas may bear one name: whoever publishes them leaves them out.
     """
     columns_of, keys_of = defaultdict(list), defaultdict(list)
     for row in columns:
@@ -225,30 +223,23 @@ def discover(
     for row in keys:
         keys_of[row["relation"]].append(row)
     known = {(row["relation"], row["name"]): row for row in statistics}
-    tables: dict[str, Table] = {}
+    tables: list[Table] = []
     unlike: dict[tuple[str, str], frozenset[str]] = {}
     for relation in relations:
         rows = columns_of[relation["oid"]]
         if not rows:
             continue
-        if relation["name"] in tables:
-            raise OwnerError(
-                OwnerErrorKind.REFUSED,
-                "two of the owner's schemas have a table of the same name: "
-                "publish one of them (options schemas, tables)",
-            )
         table = _table(relation, rows, keys_of[relation["oid"]], owner)
         counted = (
             _counted(column, known.get((relation["oid"], column.source_name)))
             for column in table.columns
         )
-        table = replace(table, columns=tuple(counted))
-        tables[table.name] = table
+        tables.append(replace(table, columns=tuple(counted)))
         unlike[(relation["schema"], relation["name"])] = frozenset(
             row["name"] for row in rows if not _alike(row, owner)
         )
     wide = frozenset((row["schema"], row["name"]) for row in relations if _is_wide(row))
-    return Discovery(OwnerSchema(tuple(tables.values())), unlike, wide)
+    return Discovery(OwnerSchema(tuple(tables)), unlike, wide)
 
 
 def _is_wide(relation: Mapping[str, Any]) -> bool:

@@ -150,9 +150,8 @@ class DryRun:
             place = f"{source}:{it.mark.line}:{it.mark.column}"
             raise ConfigurationError(f"{place}: table {it.table}: {it.reason}")
         self._gate.replace_filters(published.filters)
-        self.catalog = published.catalog
         async with admin_pool(address, size=1) as pool, publishing(pool) as connection:
-            await publish(connection, self.catalog)
+            self.catalog = (await publish(connection, published.catalog)).catalog
 
     def decisions(self, subject: Subject, day: date | None) -> Decisions:
         """Return what the policies say to a subject on a day (None: today)."""

@@ -8,9 +8,7 @@ owners enforce: it reasons from them, so nothing weaker may be declared.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,28 +22,20 @@ from oar_proxy.catalog import Catalog, PublishedTable, TableName
 from oar_proxy.hub.access import AdminPool
 from oar_proxy.hub.address import HubError
 from oar_proxy.hub.bootstrap import changing
+from oar_proxy.hub.planner import TRANSIENT
+from oar_proxy.hub.refusals import (
+    OTHERWISE,
+    Refused,
+    dependents,
+    known_types,
+    refusals,
+    refused,
+    stands,
+)
 from oar_proxy.hub.tables import FIRST_FORM, FORM, comments, guard_view, planning, planning_table
 
 _LOCK_TIMEOUT: Final = "500ms"
 """Less than deadlock_timeout (1 s): publication gives way before a client could be the victim."""
-
-_NAME_BYTES: Final = 63
-_TABLE_COLUMNS: Final = 1600
-
-_RESERVED_SCHEMAS: Final = frozenset(
-    {"information_schema", "oar", "oar_internal", "oar_plan", "public", "verified"}
-)
-_SYSTEM_COLUMNS: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
-
-# The grammar of format_type for the hub's own types, so that the text can stand in a statement.
-_TYPE_NAME: Final = re.compile(
-    r'(?:[a-z_][a-z0-9_]*|"char")(?: [a-z]+)*'
-    r"(?:\(\d{1,10}(?:,-?\d{1,10})?\))?(?: [a-z]+)*(?:\[\])?"
-)
-
-
-class PublicationRefused(HubError):
-    """The catalog cannot be published as it is; the hub keeps what it had."""
 
 
 class PublicationBlocked(HubError):
@@ -83,44 +73,98 @@ class _Stored:
     content: dict[str, Any]
 
 
-async def publish(connection: AsyncConnection[TupleRow], catalog: Catalog) -> bool:
-    """Make the hub hold exactly this catalog. Returns whether it changed.
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What the hub holds: a catalog without what it refuses, and whether that is another one."""
+
+    catalog: Catalog
+    changed: bool
+    refused: tuple[Refused, ...] = ()
+
+
+async def publish(connection: AsyncConnection[TupleRow], catalog: Catalog) -> Published:
+    """Make the hub hold this catalog, but for tables that it cannot have.
 
     ``connection`` is :func:`publishing`. Tables that did not change are not touched, and sessions
-    go on. Raises :class:`PublicationRefused`.
+    go on.
     """
     stored = await _stored(connection)
-    wanted = {
-        key: _Stored(position, _content(table))
-        for position, (key, table) in enumerate(catalog.tables.items(), start=1)
-    }
-    if stored == wanted:
-        return False
+    schemas = await _published_schemas(connection)
+    contents = {key: _content(table) for key, table in catalog.tables.items()}
     changed = [
         table
         for key, table in catalog.tables.items()
-        if key not in stored or stored[key].content != wanted[key].content
+        if key not in stored or stored[key].content != contents[key]
     ]
-    _check_names(changed)
-    keyable = await _check_types(connection, changed)
-    schemas = await _published_schemas(connection)
-    await _check_schemas(connection, set(catalog.schemas) - schemas)
+    types = await known_types(connection, changed)
+    faults = await refusals(connection, changed, schemas, types)
     reshaped = {
-        key for key in stored if key not in wanted or _shape(stored[key]) != _shape(wanted[key])
+        key
+        for key, old in stored.items()
+        if key not in contents or key in faults or _shape(old.content) != _shape(contents[key])
     }
-    await check_dependents(connection, reshaped)
-    statements = [
-        *_drop(stored, wanted, reshaped),
-        *_create_schemas(catalog, schemas),
-        *_create(changed, stored, reshaped, keyable),
-    ]
+    standing: dict[TableName, _Stored] = {}
+    for key, dependent in (await dependents(connection, reshaped)).items():
+        standing[key] = stored[key]
+        faults[key] = stands(key, stored[key].content["owners"], dependent)
+    reshaped -= standing.keys()
+    wanted = {
+        key: _Stored(position, contents[key])
+        for position, key in enumerate(catalog.tables, start=1)
+        if key not in faults
+    }
+    old = {key: held for key, held in stored.items() if key not in standing}
+    fitting = catalog.less(faults)
+    if old == wanted:
+        return Published(fitting, False, tuple(faults.values()))
+    await _execute(connection, [*_drop(old, wanted, reshaped), *_create_schemas(fitting, schemas)])
+    made = {
+        table.key: list(_create(table, stored, reshaped, types))
+        for table in changed
+        if table.key in wanted
+    }
+    for key, reason in (await _make(connection, made)).items():
+        faults[key] = refused(catalog.tables[key], reason, OTHERWISE)
+        del wanted[key]
+    present = schemas | set(fitting.schemas)
+    fitting = catalog.less(faults)
+    holding = {*fitting.schemas, *(schema for schema, _ in standing)}
+    await _store(connection, holding, wanted | standing)
+    for schema in sorted(present - holding):
+        await _drop_schema(connection, schema)
+    await _set_search_path(connection, fitting)
+    return Published(fitting, old != wanted, tuple(faults.values()))
+
+
+async def _execute(
+    connection: AsyncConnection[TupleRow], statements: Sequence[sql.Composable]
+) -> None:
     if statements:
         await connection.execute(sql.SQL(";\n").join(statements))
-    await _store(connection, catalog, wanted)
-    for schema in sorted(schemas - set(catalog.schemas)):
-        await _drop_schema(connection, schema)
-    await _set_search_path(connection, catalog)
-    return True
+
+
+async def _make(
+    connection: AsyncConnection[TupleRow], made: Mapping[TableName, Sequence[sql.Composable]]
+) -> dict[TableName, str]:
+    """Make tables, all at once where that goes; say of each that the hub does not take why."""
+    together = [statement for statements in made.values() for statement in statements]
+    if not together or await _fault(connection, together) is None:
+        return {}
+    faults = {key: await _fault(connection, statements) for key, statements in made.items()}
+    return {key: fault for key, fault in faults.items() if fault is not None}
+
+
+async def _fault(
+    connection: AsyncConnection[TupleRow], statements: Sequence[sql.Composable]
+) -> str | None:
+    try:
+        async with connection.transaction():
+            await _execute(connection, statements)
+    except psycopg.Error as error:
+        if (error.sqlstate or "08").startswith((*TRANSIENT, "40")):
+            raise
+        return f"the hub has no table like it: {error.diag.message_primary or error.sqlstate}"
+    return None
 
 
 # --- what the hub holds ---------------------------------------------------------------------
@@ -141,10 +185,10 @@ def _content(table: PublishedTable) -> dict[str, Any]:
     }
 
 
-def _shape(stored: _Stored) -> tuple[str, list[tuple[str, str]]]:
+def _shape(content: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
     """Return what a guard view is made of: a change of anything else leaves the view alone."""
-    columns = [(column["name"], column["type"]) for column in stored.content["columns"]]
-    return stored.content["form"], columns
+    columns = [(column["name"], column["type"]) for column in content["columns"]]
+    return content["form"], columns
 
 
 async def _stored(connection: AsyncConnection[TupleRow]) -> dict[TableName, _Stored]:
@@ -163,7 +207,9 @@ async def _published_schemas(connection: AsyncConnection[TupleRow]) -> set[str]:
 
 
 async def _store(
-    connection: AsyncConnection[TupleRow], catalog: Catalog, wanted: dict[TableName, _Stored]
+    connection: AsyncConnection[TupleRow],
+    schemas: Collection[str],
+    held: Mapping[TableName, _Stored],
 ) -> None:
     await connection.execute(
         "DELETE FROM oar_internal.published; DELETE FROM oar_internal.published_schema"
@@ -172,148 +218,11 @@ async def _store(
         await cursor.executemany(
             "INSERT INTO oar_internal.published (schema, name, position, content)"
             " VALUES (%s, %s, %s, %s)",
-            [(*key, stored.position, Jsonb(stored.content)) for key, stored in wanted.items()],
+            [(*key, stored.position, Jsonb(stored.content)) for key, stored in held.items()],
         )
         await cursor.execute(
             "INSERT INTO oar_internal.published_schema SELECT unnest(%s::text[])",
-            (list(catalog.schemas),),
-        )
-
-
-# --- what can be published ------------------------------------------------------------------
-
-
-def _check_names(tables: Sequence[PublishedTable]) -> None:
-    for table in tables:
-        where = f"{table.owners[0]}: {table.schema}.{table.name}"
-        if table.schema in _RESERVED_SCHEMAS or table.schema.startswith("pg_"):
-            raise PublicationRefused(
-                f'owner {table.owners[0]}: schema "{table.schema}" is the hub\'s own',
-                hint="set the owner's schema to another name",
-            )
-        unfit = unfit_name(table.schema) or unfit_names(
-            table.name, [column.name for column in table.columns]
-        )
-        if unfit is not None:
-            raise PublicationRefused(f"owner {where}: {unfit}")
-
-
-def unfit_name(name: str) -> str | None:
-    """Say why PostgreSQL has no schema, table or column of a name; None: it may have."""
-    if not name or "\0" in name or len(name.encode()) > _NAME_BYTES:
-        return f'name "{name}" is empty or longer than {_NAME_BYTES} bytes'
-    return None
-
-
-def unfit_names(table: str, columns: Sequence[str]) -> str | None:
-    """Say why PostgreSQL has no table of a name with such columns; None: it may have."""
-    unfit = next(filter(None, map(unfit_name, (table, *columns))), None)
-    if unfit is not None:
-        return unfit
-    for name, times in Counter(columns).items():
-        if name in _SYSTEM_COLUMNS or times > 1:
-            return f'column name "{name}" is PostgreSQL\'s own or used twice'
-    if len(columns) > _TABLE_COLUMNS:
-        return f"more than {_TABLE_COLUMNS} columns"
-    return None
-
-
-async def _check_types(
-    connection: AsyncConnection[TupleRow], tables: Sequence[PublishedTable]
-) -> frozenset[str]:
-    """Check that the hub knows every type; return those that a key can be declared over."""
-    used = sorted({column.type for table in tables for column in table.columns})
-    cursor = await connection.execute(
-        """
-        SELECT t.name,
-               p.typtype IN ('b', 'r', 'm'),
-               o.opcintype IS NOT NULL OR p.typname = 'varchar'
-        FROM unnest(%s::text[]) AS t(name)
-        LEFT JOIN pg_catalog.pg_type AS p ON p.oid = pg_catalog.to_regtype(t.name)
-        LEFT JOIN pg_catalog.pg_opclass AS o
-               ON o.opcintype = p.oid AND o.opcdefault
-              AND o.opcmethod = (SELECT oid FROM pg_catalog.pg_am WHERE amname = 'btree')
-        """,
-        ([name for name in used if _TYPE_NAME.fullmatch(name)],),
-    )
-    known = {name: keyable for name, usable, keyable in await cursor.fetchall() if usable}
-    for table in tables:
-        for column in table.columns:
-            if column.type not in known:
-                raise PublicationRefused(
-                    f"owner {table.owners[0]}: column {table.schema}.{table.name}.{column.name} "
-                    f'has type "{column.type}", which the hub does not know',
-                    hint="publish it under another type, or hide the column by policy",
-                )
-    return frozenset(name for name, keyable in known.items() if keyable)
-
-
-async def _check_schemas(connection: AsyncConnection[TupleRow], new: set[str]) -> None:
-    cursor = await connection.execute(
-        "SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname = ANY(%s)", (sorted(new),)
-    )
-    for (name,) in await cursor.fetchall():
-        raise PublicationRefused(
-            f'schema "{name}" is in the hub already, and was not published by oar',
-            hint="rename it, or set the owner's schema to another name",
-        )
-
-
-async def check_dependents(
-    connection: AsyncConnection[TupleRow], reshaped: Collection[TableName]
-) -> None:
-    """Refuse to take away what an administrator's own views and functions stand on.
-
-    Clients' temporary ones go with the table they were made for, and so do views of verified
-    answers. Raises :class:`PublicationRefused`.
-    """
-    cursor = await connection.execute(
-        """
-        WITH RECURSIVE gone(oid) AS (
-            SELECT c.oid
-            FROM unnest(%s::text[], %s::text[]) AS t(schema, name)
-            JOIN pg_catalog.pg_namespace AS n ON n.nspname = t.schema
-            JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.name
-            UNION
-            SELECT r.ev_class
-            FROM gone
-            JOIN pg_catalog.pg_depend AS d
-              ON d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid = gone.oid
-             AND d.classid = 'pg_catalog.pg_rewrite'::regclass
-            JOIN pg_catalog.pg_rewrite AS r ON r.oid = d.objid
-            JOIN pg_catalog.pg_class AS v ON v.oid = r.ev_class
-            JOIN pg_catalog.pg_namespace AS n ON n.oid = v.relnamespace AND n.nspname = 'verified'
-        )
-        , standing(relation, classid, objid) AS (
-            SELECT oid, 'pg_catalog.pg_class'::regclass, oid FROM gone
-            UNION ALL
-            SELECT t.typrelid, 'pg_catalog.pg_type'::regclass, part.oid
-            FROM gone
-            JOIN pg_catalog.pg_type AS t ON t.typrelid = gone.oid,
-            LATERAL (VALUES (t.oid), (t.typarray)) AS part(oid)
-        )
-        SELECT n.nspname, c.relname,
-               pg_catalog.pg_describe_object(d.classid, d.objid, d.objsubid)
-        FROM standing AS s
-        JOIN pg_catalog.pg_class AS c ON c.oid = s.relation
-        JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-        JOIN pg_catalog.pg_depend AS d
-          ON d.refclassid = s.classid AND d.refobjid = s.objid AND d.deptype = 'n'
-        LEFT JOIN pg_catalog.pg_rewrite AS r
-          ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND r.oid = d.objid
-        LEFT JOIN pg_catalog.pg_class AS v
-          ON v.oid = r.ev_class OR (d.classid = 'pg_catalog.pg_class'::regclass AND v.oid = d.objid)
-        LEFT JOIN pg_catalog.pg_proc AS f
-          ON d.classid = 'pg_catalog.pg_proc'::regclass AND f.oid = d.objid
-        WHERE (v.relpersistence <> 't' AND v.oid NOT IN (SELECT oid FROM gone))
-           OR NOT pg_catalog.pg_is_other_temp_schema(f.pronamespace)
-        """,
-        ([schema for schema, _ in reshaped], [name for _, name in reshaped]),
-    )
-    for schema, name, dependent in await cursor.fetchall():
-        raise PublicationRefused(
-            f"table {schema}.{name} changed, and the hub's {dependent} stands on its old form",
-            hint="drop it; make it again when the table is published",
+            (list(schemas),),
         )
 
 
@@ -345,16 +254,15 @@ def _create_schemas(catalog: Catalog, present: set[str]) -> Iterator[sql.Composa
 
 
 def _create(
-    changed: Sequence[PublishedTable],
-    stored: dict[TableName, _Stored],
-    reshaped: set[TableName],
-    keyable: frozenset[str],
+    table: PublishedTable,
+    stored: Collection[TableName],
+    reshaped: Collection[TableName],
+    keyable: Mapping[str, bool],
 ) -> Iterator[sql.Composable]:
-    for table in changed:
-        yield from planning_table(table, keyable)
-        if table.key not in stored or table.key in reshaped:
-            yield from guard_view(table)
-        yield from comments(table)
+    yield from planning_table(table, frozenset(name for name, may in keyable.items() if may))
+    if table.key not in stored or table.key in reshaped:
+        yield from guard_view(table)
+    yield from comments(table)
 
 
 async def _drop_schema(connection: AsyncConnection[TupleRow], schema: str) -> None:

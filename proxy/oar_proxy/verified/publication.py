@@ -6,6 +6,7 @@ decided like any statement over them. It runs with the reader's own privileges.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from psycopg.types.json import Jsonb
 from oar_proxy.catalog import Catalog
 from oar_proxy.hub.bootstrap import CLIENT_ROLE
 from oar_proxy.hub.planner import TRANSIENT
-from oar_proxy.hub.publication import PublicationRefused, check_dependents
+from oar_proxy.hub.refusals import dependents
 from oar_proxy.recognition import guard_qualified
 from oar_proxy.verified.entry import Entry
 
@@ -37,28 +38,42 @@ async def publish_answers(
     """List the entries in the hub and make their views; return by name why some do not fit.
 
     ``connection`` is one of ``hub.publication.publishing`` that has published ``catalog``. The view
-    of an entry that does not fit is dropped. Raises ``PublicationRefused``.
+    of an entry that does not fit is dropped, but for one that an administrator's own stands on.
     """
     wanted = {entry.name: _content(entry, catalog) for entry in entries}
     stored = await _stored(connection)
+    views = {entry.view for entry in entries} - {None}
     present = await _views(connection)
-    faults: dict[str, str] = {}
-    await _make_schema(connection, present, any(entry.view for entry in entries))
+    closed = None if present is not None or not views else await _make_schema(connection)
+    held = present or set()
+    fitting = {name: content for name, (content, fault) in stored.items() if fault is None}
+    made = {
+        entry.name
+        for entry in entries
+        if entry.view in held
+        and fitting.get(entry.name, {}).get("made") == wanted[entry.name]["made"]
+    }
     kept = {
         entry.name
         for entry in entries
-        if stored.get(entry.name) == (wanted[entry.name], None)
-        and (entry.view is None or entry.view in (present or ()))
+        if fitting.get(entry.name) == wanted[entry.name]
+        and (entry.view is None or entry.name in made)
     }
-    views_kept = {entry.view for entry in entries if entry.name in kept}
-    await _drop_views(connection, (present or set()) - views_kept)
+    standing = await _drop_views(
+        connection, held - {entry.view for entry in entries if entry.name in made}
+    )
+    faults: dict[str, str] = {}
     for entry in entries:
         if entry.name in kept:
             continue
-        fault = await _fault(connection, entry, catalog)
+        fault = standing.get(entry.view or "") or (closed if entry.view else None)
+        if fault is None:
+            fault = await _fault(connection, entry, catalog, make=entry.name not in made)
+            if fault is not None and entry.name in made:
+                await _drop_views(connection, [entry.view or ""])
         if fault is not None:
             faults[entry.name] = fault
-    if present is not None and not any(entry.view for entry in entries):
+    if present is not None and not views:
         await _drop_schema(connection)
     if stored != {name: (content, faults.get(name)) for name, content in wanted.items()}:
         await _store(connection, wanted, faults)
@@ -66,9 +81,9 @@ async def publish_answers(
 
 
 async def _fault(
-    connection: AsyncConnection[TupleRow], entry: Entry, catalog: Catalog
+    connection: AsyncConnection[TupleRow], entry: Entry, catalog: Catalog, *, make: bool
 ) -> str | None:
-    """Try an entry's statement as a client, and its view; return why it does not fit."""
+    """Try an entry's statement as a client, and make its view; return why it does not fit."""
     for relation in entry.parsed.relations:
         if (relation.schema, relation.name) not in catalog.tables:
             return f'"{relation.schema}.{relation.name}" is not published'
@@ -78,9 +93,9 @@ async def _fault(
             await connection.execute(f"SET LOCAL statement_timeout = '{_TIMEOUT}'")
             await connection.execute(f"SET LOCAL ROLE {CLIENT_ROLE}")
             await connection.execute(f"EXPLAIN (COSTS OFF) {statement}".encode())
-        if entry.view is not None:
+        if entry.view is not None and make:
             async with connection.transaction():
-                await _make_view(connection, entry, statement)
+                await connection.execute(_view(entry, statement))
     except psycopg.Error as error:
         if (error.sqlstate or "08").startswith(TRANSIENT):
             raise
@@ -88,16 +103,15 @@ async def _fault(
     return None
 
 
-async def _make_view(connection: AsyncConnection[TupleRow], entry: Entry, statement: str) -> None:
+def _view(entry: Entry, statement: str) -> bytes:
+    """Write what makes an entry's view."""
     name = sql.Identifier(SCHEMA, entry.view or "")
-    created = sql.SQL("CREATE VIEW {} WITH (security_invoker = true) AS\n").format(name)
-    await connection.execute(created.as_bytes(connection) + statement.encode())
-    await connection.execute(
-        sql.SQL("COMMENT ON VIEW {} IS {}").format(name, sql.Literal(entry.question))
+    made = sql.SQL("CREATE VIEW {} WITH (security_invoker = true) AS\n").format(name)
+    # A line break ends a comment that may close the statement.
+    described = sql.SQL("\n;\nCOMMENT ON VIEW {0} IS {1};\nGRANT SELECT ON {0} TO {2}").format(
+        name, sql.Literal(entry.question), sql.Identifier(CLIENT_ROLE)
     )
-    await connection.execute(
-        sql.SQL("GRANT SELECT ON {} TO {}").format(name, sql.Identifier(CLIENT_ROLE))
-    )
+    return made.as_bytes() + statement.encode() + described.as_bytes()
 
 
 # --- what the hub holds ---------------------------------------------------------------------------
@@ -107,7 +121,14 @@ _Stored = dict[str, tuple[dict[str, Any], str | None]]
 
 
 def _content(entry: Entry, catalog: Catalog) -> dict[str, Any]:
-    """What is stored of an entry. It was tried under that version of the catalog."""
+    """What is stored of an entry. It was tried under that version of the catalog.
+
+    ``made`` is a digest of what makes its view: another release's text makes another view.
+    """
+    made = None
+    if entry.view is not None:
+        view = _view(entry, guard_qualified(entry.statement({}), catalog))
+        made = hashlib.sha256(view).hexdigest()
     return {
         "question": entry.question,
         "phrasings": list(entry.phrasings),
@@ -118,6 +139,7 @@ def _content(entry: Entry, catalog: Catalog) -> dict[str, Any]:
         "reviewed": entry.reviewed.isoformat(),
         "catalog_version": entry.catalog,
         "tried": catalog.version,
+        "made": made,
     }
 
 
@@ -140,7 +162,7 @@ async def _store(
 
 
 async def _views(connection: AsyncConnection[TupleRow]) -> set[str] | None:
-    """Return the names of the views, None without their schema. Raises ``PublicationRefused``."""
+    """Return the names of the views, None without their schema."""
     cursor = await connection.execute(
         "SELECT pg_catalog.obj_description(n.oid, 'pg_namespace') = %s, ARRAY("
         "SELECT c.relname::text FROM pg_catalog.pg_class AS c"
@@ -155,25 +177,20 @@ async def _views(connection: AsyncConnection[TupleRow]) -> set[str] | None:
     return set(names) if ours else None
 
 
-async def _make_schema(
-    connection: AsyncConnection[TupleRow], present: set[str] | None, needed: bool
-) -> None:
-    if present is not None or not needed:
-        return
+async def _make_schema(connection: AsyncConnection[TupleRow]) -> str | None:
+    """Make the schema of the views; say why there cannot be any."""
+    name = sql.Identifier(SCHEMA)
     try:
         async with connection.transaction():
-            name = sql.Identifier(SCHEMA)
             await connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
-    except psycopg.errors.DuplicateSchema as error:
-        raise PublicationRefused(
-            f'schema "{SCHEMA}" is in the hub already, and was not published by oar',
-            hint="rename it, or publish no verified answer as a view",
-        ) from error
+    except psycopg.errors.DuplicateSchema:
+        return f'schema "{SCHEMA}" is in the hub already, and was not published by oar: rename it'
     await connection.execute(
         sql.SQL("COMMENT ON SCHEMA {0} IS {1}; GRANT USAGE ON SCHEMA {0} TO {2}").format(
             name, sql.Literal(_OURS), sql.Identifier(CLIENT_ROLE)
         )
     )
+    return None
 
 
 async def _drop_schema(connection: AsyncConnection[TupleRow]) -> None:
@@ -184,10 +201,19 @@ async def _drop_schema(connection: AsyncConnection[TupleRow]) -> None:
         return  # an administrator put something of his own there
 
 
-async def _drop_views(connection: AsyncConnection[TupleRow], names: Iterable[str]) -> None:
-    for name in sorted(names):
-        await check_dependents(connection, [(SCHEMA, name)])
-        # Clients' temporary views on it go with it.
-        await connection.execute(
-            sql.SQL("DROP VIEW {} CASCADE").format(sql.Identifier(SCHEMA, name))
-        )
+async def _drop_views(
+    connection: AsyncConnection[TupleRow], names: Iterable[str]
+) -> Mapping[str, str]:
+    """Drop views; say of those that an administrator's own stands on why they are still there."""
+    unwanted = sorted(names)
+    found = await dependents(connection, [(SCHEMA, name) for name in unwanted])
+    for name in unwanted:
+        if (SCHEMA, name) not in found:
+            # Clients' temporary views on it go with it.
+            await connection.execute(
+                sql.SQL("DROP VIEW {} CASCADE").format(sql.Identifier(SCHEMA, name))
+            )
+    return {
+        name: f'the hub\'s {dependent} stands on the old form of view "{SCHEMA}.{name}": drop that'
+        for (_, name), dependent in found.items()
+    }

@@ -173,7 +173,7 @@ def trial_as_json(answers: VerifiedAnswers, trial: Trial) -> dict[str, Any]:
 
 async def _published(settings: Settings) -> Catalog:
     report = await examine(settings)
-    if report.catalog is None or not report.sound:
+    if not report.sound:
         fail("what the owners publish is not known", "oar check says why", OUT_OF_REACH)
     return report.catalog
 
@@ -184,8 +184,8 @@ async def _trial(settings: Settings, answers: VerifiedAnswers, catalog: Catalog)
         admin_pool(address, size=1) as pool,
         publishing(pool, keep=False) as connection,
     ):
-        await publish(connection, catalog)
-        return Trial(catalog, await publish_answers(connection, answers.entries, catalog))
+        held = (await publish(connection, catalog)).catalog
+        return Trial(held, await publish_answers(connection, answers.entries, held))
 
 
 def _qualified(sql: str, catalog: Catalog) -> str:
