@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from itertools import count
 from typing import Final
 
 from oar_proxy.activity import Activity, LogLine
@@ -34,8 +33,9 @@ from oar_proxy.federation import (
 from oar_proxy.guards import Guards, Portal, Statement, columns
 from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.hublink import SUCCEEDED, TEXT_OID, HubChannel, SessionLink
-from oar_proxy.replies import Answer, Flow, Step
+from oar_proxy.replies import Answer, Flow, Step, awaited
 from oar_proxy.safesettings import require_safe
+from oar_proxy.standins import StandIns
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Expected, Kind
 from oar_proxy.wire.encodings import AS_UTF8
@@ -73,8 +73,7 @@ class Federated:
         self._conversation = channel.conversation
         self._guards = guards
         self.activity = Activity(channel, sentinels)
-        self._name = channel.statement_name
-        self._numbers = count(1)
+        self._ours = StandIns(channel)
 
     # --- the extended protocol ----------------------------------------------------------------
 
@@ -100,7 +99,7 @@ class Federated:
                 prepared = await self.activity.ask(self._federation.prepare(piece.text, link))
                 await self._guards.prune(link)
             if not in_pipeline:
-                self._end_questions()
+                self._ours.end_questions()
             if prepared is None:
                 self._channel.speak_as_client()
                 self._channel.request(self._guards.other_parse(parse.name), raw)
@@ -110,10 +109,10 @@ class Federated:
     async def _guard(self, parse: Parse, prepared: Prepared, place: int) -> None:
         self._require_plain(parse.name)
         described = Step(Kind.DESCRIBE_STATEMENT)
-        guard, shift = self._guard_text(prepared, place)
+        guard, shift = self._ours.guard_text(prepared, place)
         if parse.name:  # by which EXECUTE may find it
             guard += prepared.note.encode()
-        await self._speak(guard)
+        await self._ours.speak(guard)
         self._channel.request(
             self._guards.parse(parse.name, Statement(prepared, guard, described), shift),
             messages.encode_parse(parse.name, guard, parse.oids),
@@ -164,7 +163,7 @@ class Federated:
                     self.activity.go()
                     self._channel.request(Answer(log_line.write), own.raw)
                 return
-            ours = self._guards.take_left() or self._next_portal()
+            ours = self._guards.take_left() or self._ours.next_portal()
             flow = Flow(execution.more, ours, sent, portal.bind.result_formats)
             if not await self._bound(ours, execution, sent, portal, log_line):
                 self._guards.forget_portal(name)
@@ -187,8 +186,8 @@ class Federated:
         log_line: LogLine,
     ) -> bool:
         """Bind what evaluates the answer, or its first chunk, to a portal; False: it failed."""
-        await self._bind(name, execution, sent, portal.bind.result_formats)
-        settled = _awaited()
+        await self._ours.bind(name, execution, sent, portal.bind.result_formats)
+        settled = awaited()
         described = Step(Kind.DESCRIBE_PORTAL, settled=settled)
         self._channel.request(described, messages.encode_describe(b"P", name))
         self._channel.flush()
@@ -198,26 +197,6 @@ class Federated:
         if columns(described) != portal.statement.columns:
             raise ResultTypeChanged()
         return True
-
-    async def _bind(
-        self,
-        portal: bytes,
-        execution: Execution,
-        sent: Sequence[Parameter],
-        result_formats: Sequence[int],
-    ) -> None:
-        await self._channel.speak_utf8()
-        parameters = [*sent, *execution.parameters]
-        bind = messages.encode_bind(portal, self._name, parameters, result_formats)
-        oids = [parameter.oid for parameter in parameters]
-        self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"P", portal))
-        self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"S", self._name))
-        self._channel.request(
-            Step(Kind.PARSE), messages.encode_parse(self._name, execution.sql.encode(), oids)
-        )
-        await self._channel.request_large(Step(Kind.BIND, shows=b"N"), bind)
-        self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"S", self._name))
-        self._channel.speak_as_client()
 
     async def _pass_on(self, flow: Flow, limit: int, log_line: LogLine) -> bool:
         """Give the client the rows of the chunk that is bound, and then of further ones.
@@ -229,7 +208,7 @@ class Federated:
         """
         rows = 0
         while not flow.over:
-            settled = _awaited()
+            settled = awaited()
             executed = flow.execution(settled, rows)
             left = limit - rows if limit else 0
             self._channel.request(executed, messages.encode_execute(flow.portal, left))
@@ -245,7 +224,7 @@ class Federated:
                 flow.over = True
                 self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"P", flow.portal))
             else:
-                await self._bind(flow.portal, execution, flow.sent, flow.result_formats)
+                await self._ours.bind(flow.portal, execution, flow.sent, flow.result_formats)
         self._channel.tell(flow.completion(rows))
         log_line.write(SUCCEEDED)
         return True
@@ -259,7 +238,7 @@ class Federated:
         too: one implicit transaction, ended by the first error or at the end.
         """
         known = self._is_known(query)
-        if not known and self._conversation.open_pipeline and not await self._in_step():
+        if not known and self._conversation.open_pipeline and not await self._ours.in_step():
             return  # as below
         text = await self._text("simple", query)
         if text is None:
@@ -270,11 +249,11 @@ class Federated:
             await self.activity.others_hear()
         if not any(piece.suspect for piece in pieces):
             if not _is_unreadable(query) or await self._is_safe():
-                self._pass_through(raw)
+                self._ours.pass_through(raw)
             else:
                 self._channel.request(Expected(Kind.SYNC), messages.SYNC)
             return
-        if self._conversation.open_pipeline and not await self._in_step():
+        if self._conversation.open_pipeline and not await self._ours.in_step():
             return  # an earlier message failed: the hub discards the query, and so do we
         in_block = self._conversation.implicit_block
         succeeded = await self._pieces(raw, pieces)
@@ -294,15 +273,6 @@ class Federated:
             return True
         return False
 
-    async def _in_step(self) -> bool:
-        """Tell whether the hub has accepted everything sent so far."""
-        settled = _awaited()
-        self._channel.request(
-            Step(Kind.CLOSE, settled=settled), messages.encode_close(b"S", self._name)
-        )
-        self._channel.flush()
-        return await settled == SUCCEEDED
-
     async def _pieces(self, raw: bytes, pieces: Sequence[Piece]) -> bool | None:
         """Run statement after statement until one fails; return whether all succeeded.
 
@@ -318,7 +288,7 @@ class Federated:
                 if piece.suspect:
                     prepared = await self.activity.ask(self._federation.prepare(piece.text, link))
                 if prepared is None and alone:
-                    self._pass_through(raw)
+                    self._ours.pass_through(raw)
                     return None
                 if piece.parameter is not None:
                     number, at = piece.parameter
@@ -327,7 +297,7 @@ class Federated:
                     self._close_unnamed()  # a Query destroys the unnamed statement and portal
                     self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"P", b""))
                     if len(pieces) > 1:
-                        self._begin_block()
+                        self._ours.begin_block()
                 if prepared is None:
                     succeeded = await self._plain_piece(piece, link)
                 else:
@@ -338,36 +308,6 @@ class Federated:
             if not succeeded:
                 return succeeded
         return True
-
-    def _pass_through(self, raw: bytes) -> None:
-        """Give the hub a query that turned out not to be ours, in the state it expects."""
-        self._end_questions()
-        self._channel.request(Expected(Kind.QUERY), raw)
-
-    def _end_questions(self) -> None:
-        """End the implicit transaction of the proxy's own questions, and of nothing else.
-
-        What the client sends next is then in one of its own: `BEGIN ISOLATION LEVEL …` and VACUUM
-        must be the first in theirs, and a Query commits what no Execute stands before.
-        """
-        self._channel.speak_as_client()
-        if self._conversation.open_pipeline:
-            self._channel.request(Step(Kind.SYNC), messages.SYNC)
-
-    def _begin_block(self) -> None:
-        """Make an implicit transaction block, as the hub does for a string of several statements.
-
-        In a pipeline it begins with the first Execute, so one stands before the first statement:
-        of something that needs no snapshot, behind which no isolation level could be set.
-        """
-        if self._conversation.status != ord("I"):
-            return
-        self._close_own()
-        self._channel.request(
-            Step(Kind.PARSE), messages.encode_parse(self._name, b"SHOW is_superuser")
-        )
-        self._channel.request(Step(Kind.BIND), *messages.encode_bind(self._name, self._name))
-        self._channel.request(Step(Kind.EXECUTE), messages.encode_execute(self._name))
 
     def _require_block(self, prepared: Prepared) -> None:
         """Raise ``NoActiveTransaction`` as the hub would without the proxy's questions."""
@@ -384,35 +324,36 @@ class Federated:
             formats = (1,) if await link.query(_IS_BINARY, (cursor,)) else ()
         self.activity.go()
         shift = link.shift
-        self._close_own()
+        self._ours.close()
         text = piece.text.encode()
-        parse = messages.encode_parse(self._name, text)
-        bind = messages.encode_bind(self._name, self._name, (), formats)
-        await self._speak(text)
+        parse = messages.encode_parse(self._ours.name, text)
+        bind = messages.encode_bind(self._ours.name, self._ours.name, (), formats)
+        await self._ours.speak(text)
         self._channel.request(Step(Kind.PARSE, shows=b"N", shift=shift, logs=True), parse)
         self._channel.speak_as_client()
         self._channel.request(Step(Kind.BIND, shows=b"N", shift=shift, logs=True), *bind)
-        settled = self._execute_own_portal(None, shift, logs=True)
+        settled = self._ours.execute(None, shift, logs=True)
         self._channel.flush()
         if await settled != SUCCEEDED:
             return False
         # Only now: a hub that reads the rows of a COPY takes no other message.
-        self._close_own()
+        self._ours.close()
         return True
 
     async def _own_piece(
         self, prepared: Prepared, link: SessionLink, log_line: LogLine, *, last: bool
     ) -> bool | None:
         """Run a statement of ours in a batch; for ``None`` see :meth:`_pieces`."""
-        link.guard = settled = _awaited()
-        guard, shift = self._guard_text(prepared, link.shift)
-        self._close_own()
-        await self._speak(guard)
+        link.guard = settled = awaited()
+        guard, shift = self._ours.guard_text(prepared, link.shift)
+        self._ours.close()
+        await self._ours.speak(guard)
         self._channel.request(
-            Step(Kind.PARSE, shift=shift), messages.encode_parse(self._name, guard)
+            Step(Kind.PARSE, shift=shift), messages.encode_parse(self._ours.name, guard)
         )
         self._channel.request(
-            Step(Kind.BIND, settled=settled), *messages.encode_bind(self._name, self._name)
+            Step(Kind.BIND, settled=settled),
+            *messages.encode_bind(self._ours.name, self._ours.name),
         )
         self._channel.flush()
         async with AsyncExitStack() as stack:
@@ -426,14 +367,16 @@ class Federated:
                 if settled.done() and (outcome := settled.result()) != SUCCEEDED:
                     log_line.write(outcome)
                 raise
-            await self._bind(self._name, execution, (), ())
+            await self._ours.bind(self._ours.name, execution, (), ())
             if execution.more is not None:
-                describe = messages.encode_describe(b"P", self._name)
+                describe = messages.encode_describe(b"P", self._ours.name)
                 self._channel.request(Step(Kind.DESCRIBE_PORTAL, shows=b"TN"), describe)
-                return await self._pass_on(Flow(execution.more, self._name, (), ()), 0, log_line)
+                return await self._pass_on(
+                    Flow(execution.more, self._ours.name, (), ()), 0, log_line
+                )
             self.activity.go()
-            settled = self._execute_own_portal(log_line.write, None)
-            self._close_own()
+            settled = self._ours.execute(log_line.write, None)
+            self._ours.close()
             if last:
                 # Along with the rest: the client sees no answer before this is answered as well.
                 self._channel.request(Expected(Kind.SYNC), messages.SYNC)
@@ -442,22 +385,6 @@ class Federated:
             await stack.aclose()
             succeeded = await settled == SUCCEEDED
             return None if last else succeeded
-
-    def _execute_own_portal(
-        self, ended: Callable[[str], None] | None, shift: int | None, *, logs: bool = False
-    ) -> asyncio.Future[str]:
-        settled = _awaited()
-        describe = messages.encode_describe(b"P", self._name)
-        self._channel.request(
-            Step(Kind.DESCRIBE_PORTAL, shows=b"TN", shift=shift, logs=logs), describe
-        )
-        answer = Answer(ended, shift=shift, settled=settled, logs=logs)
-        self._channel.request(answer, messages.encode_execute(self._name))
-        return settled
-
-    def _close_own(self) -> None:
-        self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"P", self._name))
-        self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"S", self._name))
 
     def _close_unnamed(self) -> None:
         """Destroy the unnamed statement: Parse and Query do even when they fail."""
@@ -475,22 +402,6 @@ class Federated:
         require_safe(state)
         if state.transaction is not None:
             await self.activity.ask(self._guards.stopped())
-
-    def _next_portal(self) -> bytes:
-        return b"%s:%d" % (self._name, next(self._numbers))
-
-    def _guard_text(self, prepared: Prepared, place: int) -> tuple[bytes, int | None]:
-        """Return a guard's text, and by how much its places differ from those at the client."""
-        number = f"/* oar {next(self._numbers)} */ "
-        shift = place - len(number) if prepared.in_place else None
-        return f"{number}{prepared.guard_sql}".encode(), shift
-
-    async def _speak(self, text: bytes) -> None:
-        """Have the hub read a text of ours as what it is; one in ASCII is that in any encoding."""
-        if text.isascii():
-            self._channel.speak_as_client()
-        else:
-            await self._channel.speak_utf8()
 
     def _require_plain(self, name: bytes) -> None:
         if not self._is_known(name):
@@ -518,7 +429,7 @@ class Federated:
         async with self.activity.statement(protocol):
             text = await SessionLink(self._channel).decoded(query)
             if alone:
-                self._end_questions()
+                self._ours.end_questions()
             else:
                 self._channel.speak_as_client()
         return text
@@ -536,10 +447,6 @@ def _is_unreadable(query: bytes) -> bool:
     except UnicodeDecodeError:
         return True
     return False
-
-
-def _awaited() -> asyncio.Future[str]:
-    return asyncio.get_running_loop().create_future()
 
 
 async def _outcome(settled: asyncio.Future[str]) -> str:

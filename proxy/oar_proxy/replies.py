@@ -20,6 +20,11 @@ ABORTED_TRANSACTION: Final = "25P02"
 """Of what is discarded as well: a settled request yields it then."""
 
 
+def awaited() -> asyncio.Future[str]:
+    """Return what a request is settled with that is about to be sent."""
+    return asyncio.get_running_loop().create_future()
+
+
 class Settling(Expected):
     """A request whose outcome is awaited, as the SQLSTATE it ended with."""
 
