@@ -389,6 +389,12 @@ async def _in_text(
             "COPY of published floating-point columns needs extra_float_digits of at least 1",
             hint="RESET extra_float_digits",
         )
+    dates = any(p.oid in (1115, 1182, 1185) for p in parameters)
+    if dates and not statement.state.reads_its_dates:
+        raise FeatureNotSupported(
+            "COPY of published dates needs a DateStyle that prints dates as it reads them",
+            hint="SET DateStyle TO ISO",
+        )
     edits: list[Edit] = []
     literals: dict[int, str] = {}
     written = 0

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from oar_proxy.errors import WrongParameters
+from oar_proxy.errors import FeatureNotSupported, WrongParameters
 from oar_proxy.federation import HubLink, Parameter
 from oar_proxy.predicate import array_elements
 from oar_proxy.sql.parse import parse, parse_one
@@ -27,6 +27,14 @@ from oar_proxy.sql.text import (
 from oar_proxy.sql.tree import ast
 
 _FLOATS: Final = frozenset({"real", "double precision"})
+
+_DATES: Final = {
+    "date": 1082,
+    "timestamp without time zone": 1114,
+    "timestamp with time zone": 1184,
+}
+_DATE_OIDS: Final = frozenset(_DATES.values())
+_HOLDS_DATES: Final = re.compile(r"^(date|timestamp|ts|tstz)(\b|range|multirange)")
 
 _UNMODIFIED: Final = {"character": "bpchar", "bit": '"bit"'}
 """Names that mean another type without a modifier: SQL's ``character`` is ``character(1)``, and a
@@ -52,7 +60,11 @@ async def client_arguments(link: HubLink, parameters: Sequence[Parameter]) -> di
     if not parameters:
         return {}
     numbers = range(1, len(parameters) + 1)
-    wanted = ", ".join(f"${n}::pg_catalog.text, pg_catalog.pg_typeof(${n})::text" for n in numbers)
+    texts = (
+        _iso(f"${n}") if parameter.oid in _DATE_OIDS else f"${n}::pg_catalog.text"
+        for n, parameter in enumerate(parameters, start=1)
+    )
+    wanted = ", ".join(f"{t}, pg_catalog.pg_typeof(${n})::text" for n, t in enumerate(texts, 1))
     (cells,) = await link.query(f"SELECT {wanted}", parameters)
     arguments: dict[int, Argument] = {}
     for number in numbers:
@@ -60,6 +72,7 @@ async def client_arguments(link: HubLink, parameters: Sequence[Parameter]) -> di
         assert kind is not None
         text = None if value is None else value.decode()
         arguments[number] = Argument(text, _castable(kind.decode()))
+    await _require_legible((argument.type for argument in arguments.values()), link)
     return arguments
 
 
@@ -139,6 +152,7 @@ async def _argument_texts(text: str, node: Any, types: Sequence[str], link: HubL
             f'wrong number of parameters for prepared statement "{node.name}"',
             detail=f"Expected {len(types)} parameters but got {len(given)}.",
         )
+    await _require_legible(types, link)
     listed = argument_list(text)
     rows = await link.query(
         "SELECT "
@@ -175,8 +189,25 @@ def _castable(kind: str) -> str:
     return _UNMODIFIED.get(element, element) + kind[len(element) :]
 
 
+async def _require_legible(types: Iterable[str], link: HubLink) -> None:
+    """Refuse types whose text the session would not read back. Dates by themselves are ISO's."""
+    holding = [t for t in types if _HOLDS_DATES.search(t) and t not in _DATES]
+    if holding and not (await link.state()).reads_its_dates:
+        raise FeatureNotSupported(
+            f"parameters of type {holding[0]} need a DateStyle that prints dates as it reads them",
+            hint="SET DateStyle TO ISO",
+        )
+
+
+def _iso(value: str) -> str:
+    """SQL for the text of a date or a timestamp that is read the same by every ``DateStyle``."""
+    return f"(pg_catalog.to_json({value}) OPERATOR(pg_catalog.#>>) '{{}}'::pg_catalog.text[])"
+
+
 def _exactly(value: str, kind: str) -> str:
     """SQL for a value's text; a float's bits, whose text ``extra_float_digits`` may cut short."""
+    if kind in _DATES:
+        return _iso(value)
     if kind in _FLOATS:
         return f"pg_catalog.encode(pg_catalog.float8send({value}::pg_catalog.float8), 'hex')"
     return f"{value}::pg_catalog.text"

@@ -87,6 +87,15 @@ class SessionState:
         """Who asks and what for, as policies see it."""
         return Subject(self.principal, self.roles, self.settings.get("oar.purpose") or None)
 
+    @property
+    def reads_its_dates(self) -> bool:
+        """Tell whether the session reads the dates that it prints.
+
+        PostgreSQL's and SQL's style have the year last also where it is read first.
+        """
+        style, _, order = self.settings.get("DateStyle", "ISO, MDY").partition(",")
+        return style.upper() in ("ISO", "GERMAN") or order.strip().upper() != "YMD"
+
     @classmethod
     def read(cls, cell: Cell) -> Self:
         """Read what `SESSION_STATE` gave, as text."""

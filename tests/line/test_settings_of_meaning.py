@@ -54,6 +54,49 @@ def test_owners_arrays_are_not_read_where_null_is_no_null_in_them(client):
         assert refused.value.diag.message_hint == "SET array_nulls TO on"
 
 
+@pytest.mark.parametrize("style", ["ISO", "SQL", "Postgres", "German"])
+@pytest.mark.parametrize("order", ["MDY", "DMY", "YMD"])
+def test_parameters_are_dates_in_every_style(client, merged, style, order):
+    """SQL's and PostgreSQL's style print the year last where YMD reads it first."""
+    values = [
+        ("date", "2003-02-01"), ("date", "0044-03-15 BC"), ("date", "infinity"),
+        ("timestamp", "2003-02-01 04:05:06.7"), ("timestamp", "0044-03-15 00:00 BC"),
+        ("timestamptz", "2003-02-01 04:05:06+03"), ("timestamptz", "0044-03-15 00:00+00 BC"),
+    ]  # fmt: skip
+    for kind, value in values:
+        answers = []
+        for connection in (client, merged):
+            connection.execute(f"SET DateStyle = '{style}, {order}'")
+            query = f"SELECT id, $1::{kind}::text, $1 > timestamp '2002-01-01' FROM a"
+            connection.execute(f"PREPARE dated({kind}) AS {query} WHERE $1 = '{value}'::{kind}")
+            try:
+                cursor = psycopg.RawCursor(connection)
+                bound = f"{query} WHERE $1::{kind} = '{value}'::{kind}"
+                sent = cursor.execute(bound, [value]).fetchall()
+                answers.append([sent, connection.execute(f"EXECUTE dated('{value}')").fetchall()])
+            finally:
+                connection.execute("DEALLOCATE dated")
+                connection.execute("RESET DateStyle")
+        assert answers[0][0]
+        assert [list(map(Counter, answer)) for answer in answers[:1]] == [
+            list(map(Counter, answer)) for answer in answers[1:]
+        ]
+
+
+def test_dates_that_would_be_read_as_others_are_refused(client):
+    client.execute("SET DateStyle = 'SQL, YMD'")
+    client.execute("PREPARE ranged(daterange) AS SELECT id FROM a WHERE date '2003-02-01' <@ $1")
+    try:
+        with pytest.raises(psycopg.errors.FeatureNotSupported) as refused:
+            client.execute("EXECUTE ranged('[2003-01-02,2003-03-04]')")
+        assert refused.value.diag.message_hint == "SET DateStyle TO ISO"
+        client.execute("SET DateStyle = 'SQL, MDY'")
+        assert client.execute("EXECUTE ranged('[2003-01-02,2003-03-04]')").fetchall()
+    finally:
+        client.execute("DEALLOCATE ranged")
+        client.execute("RESET DateStyle")
+
+
 # What each is read by, a value that makes another constant of it, and such a constant.
 CONSTANTS = {
     "TimeZone": ("Asia/Tokyo", "timestamptz '2026-01-01 00:00' > '2025-12-31 20:00+00'"),

@@ -147,6 +147,9 @@ def value_of(column: Column, alias: str = "") -> str:
 
 def cell_of(expression: str, type_: str) -> str:
     """Write what makes an expression arrive in the format its cells have."""
+    if type_ == "bpchar":
+        # The cast would take the blanks away that a value without a length ends with.
+        return f"pg_catalog.textin(pg_catalog.bpcharout({expression}))"
     return expression if is_binary(type_) or type_ == "text" else f"{expression}::text"
 
 

@@ -289,7 +289,8 @@ def _type_name(oid: int, modifier: int) -> str | None:
         return f"{name}({modifier - _VARHDRSZ})"
     if name == "numeric":
         packed = modifier - _VARHDRSZ
-        return f"numeric({packed >> 16},{packed & 0x7FF})"
+        scale = ((packed & 0x7FF) ^ 0x400) - 0x400  # eleven bits, of which one is the sign
+        return f"numeric({packed >> 16},{scale})"
     return None
 
 
