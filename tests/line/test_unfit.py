@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import structlog
 from oar_adapters.interface import OwnerSchema
-from oar_proxy import app
+from oar_proxy import refreshing
 from oar_proxy.check import examine
 from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
 
@@ -246,7 +246,7 @@ def test_an_adapter_that_tells_nothing_stops_no_other(
         south.execute("CREATE TABLE later (id INTEGER)")
         odd.told = tell
         if tell is _silence:
-            monkeypatch.setattr(app, "_SCHEMA_TIMEOUT", 3.0)
+            monkeypatch.setattr(refreshing, "SCHEMA_TIMEOUT", 3.0)
         with structlog.testing.capture_logs() as log:
             refresh()
         (line,) = (line for line in log if line["event"] == "owner not read")
@@ -254,7 +254,7 @@ def test_an_adapter_that_tells_nothing_stops_no_other(
         # What is known of it stays.
         assert client.execute("SELECT count(*) FROM other.sound").fetchone() == (1,)
         odd.told = told
-        monkeypatch.setattr(app, "_SCHEMA_TIMEOUT", 60.0)
+        monkeypatch.setattr(refreshing, "SCHEMA_TIMEOUT", 60.0)
         assert refresh()
         assert client.execute("SELECT count(*) FROM other.later").fetchone() == (0,)
 
