@@ -214,8 +214,9 @@ class OwnerFault(OarError):
 class OwnerDataException(OarError):
     """An owner's database met a value its query cannot compute with, such as a division by zero.
 
-    Or a subquery in it gave more rows than one, or PostgreSQL has no such part of a time.
-    ``sqlstate`` is the owner's own, of class 22, 21 or 0A: what the statement would meet anywhere.
+    Or a subquery in it gave more rows than one, PostgreSQL has no such part of a time, or a view
+    made a value of a domain that does not allow it. ``sqlstate`` is the owner's own, of class 22,
+    21, 0A or 23: what the statement would meet anywhere.
     """
 
     sqlstate = "22000"

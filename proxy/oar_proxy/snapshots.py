@@ -25,10 +25,10 @@ from oar_proxy.errors import (
 from oar_proxy.moment import Moment
 from oar_proxy.slots import OwnerSlots
 
-_OF_THE_STATEMENT: Final = ("0A", "21", "22")
+_OF_THE_STATEMENT: Final = ("0A", "21", "22", "23")
 """Classes of errors that a statement meets wherever it is evaluated: of what PostgreSQL does not
-do (a date has no time zone to extract), of subqueries that give too many rows, and of values that
-cannot be computed with."""
+do (a date has no time zone to extract), of subqueries that give too many rows, of values that
+cannot be computed with, and of those that are not of a view's domain."""
 
 
 class Snapshots:

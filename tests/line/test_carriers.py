@@ -12,6 +12,8 @@ import psycopg
 import psycopg.conninfo
 import psycopg.types.numeric
 import pytest
+from oar_adapters.interface import OwnerError, OwnerErrorKind
+from oar_proxy.snapshots import owner_fault
 
 JOIN = "SELECT a.id, b.w FROM shop.a JOIN shop.b USING (k) ORDER BY 1, 2"
 GROUPED = "SELECT d.id, d.name FROM shop.d JOIN shop.b ON b.k = d.id GROUP BY d.id ORDER BY 1"
@@ -422,3 +424,17 @@ HUBS_OWN = {
 def test_what_the_hub_alone_has_prepared_is_executed(client, string):
     client.execute(string)
     assert client.execute("EXECUTE h").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "ours"),
+    [
+        ("22012", ("22012", "division by zero at owner shop")),
+        ("21000", ("21000", "cardinality violation at owner shop")),
+        ("23514", ("23514", "check violation at owner shop")),
+        ("42P17", ("HV000", "owner shop refused a query (SQLSTATE 42P17)")),
+    ],
+)
+def test_what_a_statement_meets_anywhere_keeps_its_sqlstate(sqlstate, ours):
+    error = owner_fault("shop", OwnerError(OwnerErrorKind.REFUSED, "its own words", sqlstate))
+    assert (error.sqlstate, error.message) == ours

@@ -34,11 +34,30 @@ class Portal(BaseCursor):  # type: ignore[misc]
     it prepared, and by the time this is asked again, other types may have been published.
     """
 
-    async def open(self, timeout: float) -> list[str]:  # noqa: ASYNC109 - asyncpg's name for it
-        """Prepare the query, unless that was done before; return its columns' ``pg_type`` names."""
+    _state: Any
+
+    async def open(
+        self,
+        types: Sequence[str],
+        timeout: float,  # noqa: ASYNC109 - asyncpg's name for it
+    ) -> bool:
+        """Prepare the query, unless that was done before.
+
+        Tells whether its last columns have those types (``pg_type`` names). What was prepared
+        before the table was altered is prepared anew.
+        """
+        if await self._has(types, timeout):
+            return True
+        self._state.detach()
+        self._state = None
+        await self._connection.reload_schema_state()
+        return await self._has(types, timeout)
+
+    async def _has(self, types: Sequence[str], timeout: float) -> bool:  # noqa: ASYNC109
         self._state = await self._connection._get_statement(self._query, timeout, named=True)
         self._state.attach()
-        return [attribute.type.name for attribute in self._state._get_attributes()]
+        sent = [attribute.type.name for attribute in self._state._get_attributes()]
+        return sent[len(sent) - len(types) :] == list(types)
 
     async def fetch(self, rows: int, timeout: float) -> list[asyncpg.Record]:  # noqa: ASYNC109
         """Return up to so many rows more."""

@@ -277,10 +277,7 @@ class PostgresSnapshot:
         """Prepare a query; ``types`` are those that its columns have to have, where they matter."""
         portal = self._connection.portal(sql.written(asked), sql.keys(asked, self._encoding))
         async with self._turn:
-            with translated("running a query"):
-                sent = await portal.open(left(self._deadline))
-        if types:
-            _check_types(sent, types)
+            await self._open(portal, types)
         return portal
 
     async def _fetch(self, portal: Portal, rows: int) -> list[asyncpg.Record]:
@@ -308,10 +305,24 @@ class PostgresSnapshot:
         """Run a query; ``types`` are those that its last columns have to have."""
         portal = connection.portal(text, arguments)
         async with self._turn if connection is self._connection else self._others_turn:
+            await self._open(portal, types)
             with translated("running a query"):
-                sent = await portal.open(left(self._deadline))
-                _check_types(sent[len(sent) - len(types) :], types)
                 return await portal.fetch_all(left(self._deadline))
+
+    async def _open(self, portal: Portal, types: Sequence[str]) -> None:
+        """Prepare a query whose last columns have to be of ``types``, as they are published.
+
+        Raises :class:`OwnerError` when a column has another type by now: undecoded bytes of another
+        type would be another value.
+        """
+        due = [CODECS[base_type(type_)] if is_binary(type_) else "text" for type_ in types]
+        with translated("running a query"):
+            as_published = await portal.open(due, left(self._deadline))
+        if not as_published:
+            raise OwnerError(
+                OwnerErrorKind.SCHEMA_CHANGED,
+                "running a query: a published column has another type",
+            )
 
 
 def _is_narrow(asked: Query) -> bool:
@@ -348,16 +359,3 @@ def _in_blocks(asked: Query) -> TypeGuard[Scan]:
     if not isinstance(asked, Scan) or asked.key_filters or asked.semi_joins or asked.distinct:
         return False
     return asked.table.derived is None and not (asked.order or asked.counted)
-
-
-def _check_types(sent: Sequence[str], types: Sequence[str]) -> None:
-    """Compare what the owner is about to send with what was published.
-
-    Raises :class:`OwnerError` when a column has another type by now: undecoded bytes of another
-    type would be another value.
-    """
-    due = [CODECS[base_type(type_)] if is_binary(type_) else "text" for type_ in types]
-    if sent != due:
-        raise OwnerError(
-            OwnerErrorKind.SCHEMA_CHANGED, "running a query: a published column has another type"
-        )
