@@ -13,8 +13,6 @@ from typing import Final
 
 import psycopg
 import structlog
-from oar_adapters.interface import Adapter
-from oar_adapters.registry import open_adapter
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 from psycopg_pool import PoolTimeout
@@ -36,7 +34,7 @@ from oar_proxy.hub.defaults import set_defaults
 from oar_proxy.hub.planner import Planner
 from oar_proxy.hub.sentinel import Sentinels
 from oar_proxy.hub.users import may_read_verifiers, password_verifier
-from oar_proxy.inspection import configured_policies
+from oar_proxy.inspection import configured_policies, open_owner
 from oar_proxy.ledger import Ledger
 from oar_proxy.pipeline import Pipeline
 from oar_proxy.protocols.answering import ProtocolAnswers
@@ -139,7 +137,7 @@ async def open_application(
     model = _model(settings.drafter)
     drafter = _drafter(settings.drafter, model)
     async with AsyncExitStack() as stack:
-        adapters = _adapters(settings)
+        adapters = {name: open_owner(name, owner) for name, owner in settings.owners.items()}
         for adapter in adapters.values():
             stack.push_async_callback(adapter.close)
         report("starting the hub")
@@ -295,16 +293,6 @@ async def _ledger(address: HubAddress, settings: LedgerSettings) -> AsyncIterato
 async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
-
-
-def _adapters(settings: Settings) -> dict[str, Adapter]:
-    adapters: dict[str, Adapter] = {}
-    for name, owner in settings.owners.items():
-        try:
-            adapters[name] = open_adapter(owner.url.get_secret_value(), owner.options)
-        except ValueError as error:
-            raise ConfigurationError(f"owners.{name}: {error}") from error
-    return adapters
 
 
 def _model(settings: DrafterSettings) -> Model | None:

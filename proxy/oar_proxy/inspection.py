@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from oar_adapters.interface import OwnerError
+from oar_adapters.interface import Adapter, OwnerError
 from oar_adapters.recorded import InvalidCatalog, Recorded
 from oar_adapters.recorded import read as read_recorded
 from oar_adapters.registry import open_adapter
@@ -69,16 +69,32 @@ async def _inspect(
         fault = None if recorded else "the catalog file does not have it"
     else:
         try:
-            recorded = await _ask(owner, schema)
-        except (OwnerError, ValueError) as error:
+            recorded = await _ask(name, owner, schema)
+        except OwnerError as error:
             fault = str(error)
+        except ConfigurationError as error:
+            fault = str(error.__cause__)
         except TimeoutError:
             fault = f"no answer within {TIMEOUT:.0f} seconds"
     return Inspected(name, schema, known, invalid, recorded, fault)
 
 
-async def _ask(owner: OwnerSettings, schema: str) -> Recorded:
-    adapter = open_adapter(owner.url.get_secret_value(), owner.options)
+def open_owner(name: str, owner: OwnerSettings) -> Adapter:
+    """Make an owner's adapter; it is not contacted. Raises ``ConfigurationError``."""
+    try:
+        return open_adapter(owner.url.get_secret_value(), owner.options)
+    except ValueError as error:
+        raise ConfigurationError(f"owners.{name}: {error}") from error
+
+
+async def require_adapters(settings: Settings) -> None:
+    """Raise ``ConfigurationError`` where no adapter takes an owner's URL and options."""
+    for name, owner in settings.owners.items():
+        await open_owner(name, owner).close()
+
+
+async def _ask(name: str, owner: OwnerSettings, schema: str) -> Recorded:
+    adapter = open_owner(name, owner)
     try:
         async with asyncio.timeout(TIMEOUT):
             content = await adapter.schema()

@@ -665,3 +665,8 @@ def test_the_options_of_verify_are_checked(book):
     (book.directory / "heads.json").write_text("[]")
     assert book.run("verify", "--config", "oar.yaml", "--heads", "heads.json", status=2) == ""
     assert book.run("verify", "missing.jsonl", status=2) == ""
+
+
+def test_an_export_of_no_time_is_a_mistake(book):
+    day = ("--since", "2026-01-02", "--until", "2026-01-02")
+    assert book.run("export", "--config", "oar.yaml", *day, status=2) == ""

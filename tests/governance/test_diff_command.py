@@ -107,3 +107,14 @@ def test_one_file_is_its_owner_s_by_name(market):
     assert [edge["new"] for edge in told["edges"]] == ["at most 100000"]
     market.run("policy", "diff", "logistics.yaml", "other.yaml", *CONFIG, status=2)
     assert "other.yaml is no configured owner's file" in market.said
+
+
+def test_a_directory_without_a_configured_owner_s_file(market):
+    (market.directory / "new").mkdir()
+    market.run("policy", "diff", ".", "new", *CONFIG)  # no policy, which says as much
+    (market.directory / "new" / "logistic.yaml").write_text("version: 1\n" + GRANT % "")
+    market.run("policy", "diff", ".", "new", *CONFIG, status=2)
+    assert market.said.startswith(
+        "oar: no file in new is a configured owner's, by its name\nhint: "
+    )
+    assert "logistics.yaml, marketing.yaml" in market.said

@@ -127,6 +127,35 @@ def test_neither_files_nor_configuration(market):
     market.run("policy", "lint", "a/logistics.yaml", "b/logistics.yaml", status=1)
 
 
+@pytest.mark.parametrize(
+    ("owner", "message"),
+    [
+        ({"url": "nonsense://host/x"}, "owners.odd: owner URL has no known scheme 'nonsense': "),
+        ({"url": "sqlite:///x", "options": {"nope": "1"}}, "owners.odd: unknown option nope: "),
+    ],
+)
+def test_an_owner_that_no_adapter_takes(market, owner, message):
+    owners = json.loads((market.directory / "oar.yaml").read_text())["owners"]
+    market.configure(owners=owners | {"odd": owner})
+    market.run("policy", "lint", *CONFIG, status=2)
+    assert market.said.startswith(f"oar: {message}")
+    # It is what a check looks for.
+    told = market.run("check", *CONFIG, status=1)
+    assert message.replace("owners.odd", "owner odd") in told
+
+
+def test_an_owner_that_is_not_reached_is_passed_over(market):
+    owners = json.loads((market.directory / "oar.yaml").read_text())["owners"]
+    market.configure(owners=owners | {"gone": {"url": f"sqlite:///{market.directory}/gone.db"}})
+    assert market.json("policy", "lint", *CONFIG)["not_compared"].keys() == {"gone"}
+
+
+def test_files_beside_a_configuration(market):
+    market.run("policy", "lint", "logistics.yaml", *CONFIG, status=2)
+    assert "files or --config, not both" in market.said
+    market.run("policy", "lint", "logistics.yaml")
+
+
 def test_two_files_of_one_owner(market):
     market.run("policy", "lint", "logistics.yaml", "./logistics.yaml", status=2)
     assert "two files are of owner logistics" in market.said

@@ -164,6 +164,9 @@ def export(
     from oar_proxy.audit import openlineage as lineage
     from oar_proxy.audit import reading
 
+    if since is not None and until is not None and since >= until:
+        raise typer.BadParameter("it is not after --since", param_hint="--until")
+
     async def read(hub: Any) -> None:
         if not openlineage:
             async with aclosing(reading.everything(hub, _utc(since), _utc(until))) as entries:

@@ -45,10 +45,12 @@ def schema(form: FormatOption = Format.json) -> None:
 
 @policy.command("lint")
 def lint(
+    context: typer.Context,
     files: Annotated[
         list[Path] | None, typer.Argument(help="Policy files, each named after its owner.")
     ] = None,
     config: OptionalConfig = None,
+    *,
     catalog: Catalog = None,
     strict: Annotated[bool, typer.Option("--strict", help="Fail for warnings, too.")] = False,
     form: FormatOption = Format.text,
@@ -58,6 +60,10 @@ def lint(
 
     if not files and config is None:
         raise typer.BadParameter("files or --config are needed", param_hint="FILES")
+    source = context.get_parameter_source("config")
+    # From the environment it is what holds where nothing is said.
+    if files and source is not None and source.name == "COMMANDLINE":
+        raise typer.BadParameter("files or --config, not both", param_hint="--config")
     linted = run(linting.lint(files or [], config, catalog))
     if form is Format.json:
         print_json(linted.document())

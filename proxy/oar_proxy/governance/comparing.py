@@ -93,6 +93,11 @@ def _version(settings: Settings, path: Path) -> Policies:
         if path.is_dir():
             files = {owner: path / file.name for owner, file in named.items()}
             found = {o: load_policy(file, o) for o, file in files.items() if file.exists()}
+            if not found and any(path.glob("*.y*ml")):
+                raise ConfigurationError(
+                    f"no file in {path} is a configured owner's, by its name",
+                    hint=f"they are called {', '.join(file.name for file in files.values())}",
+                )
             return {owner: found.get(owner, default_policy(owner)) for owner in settings.owners}
         of = [owner for owner, file in named.items() if path.name in (file.name, f"{owner}.yaml")]
         if len(of) != 1:

@@ -18,7 +18,6 @@ from typing import NoReturn
 import psycopg
 from oar_adapters.interface import Adapter, Cell, OwnerError, OwnerErrorKind, OwnerSchema
 from oar_adapters.recorded import RecordedAdapter
-from oar_adapters.registry import open_adapter
 from oar_policies.model import Policy, Subject
 from psycopg.rows import TupleRow
 
@@ -34,7 +33,7 @@ from oar_proxy.hub.address import HubAddress
 from oar_proxy.hub.bootstrap import CLIENT_ROLE
 from oar_proxy.hub.planner import Planner
 from oar_proxy.hub.publication import publish, publishing
-from oar_proxy.inspection import TIMEOUT, configured_policies, read_catalog
+from oar_proxy.inspection import TIMEOUT, configured_policies, open_owner, read_catalog
 from oar_proxy.ledger import Ask, Ledger, digest
 from oar_proxy.plan import Plan, keyless_scan
 from oar_proxy.publishing import publication
@@ -79,10 +78,7 @@ async def open_owners(settings: Settings, catalog: Path | None) -> AsyncIterator
                     raise ConfigurationError(f"catalog file {catalog}: it has no owner {name}")
                 adapters[name] = RecordedAdapter(recorded[name])
                 continue
-            try:
-                adapters[name] = open_adapter(owner.url.get_secret_value(), owner.options)
-            except ValueError as error:
-                raise ConfigurationError(f"owners.{name}: {error}") from error
+            adapters[name] = open_owner(name, owner)
             stack.push_async_callback(adapters[name].close)
         contents = await asyncio.gather(*(_content(*each) for each in adapters.items()))
         schemas = (owner.published_schema or name for name, owner in settings.owners.items())

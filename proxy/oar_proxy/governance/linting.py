@@ -13,7 +13,15 @@ from oar_policies.lint import Finding, Surroundings
 from oar_policies.lint import lint as lint_policies
 from oar_policies.model import Policy
 
-from oar_proxy.inspection import findings, inspect, looks_up, read_catalog, read_policy, tables
+from oar_proxy.inspection import (
+    findings,
+    inspect,
+    looks_up,
+    read_catalog,
+    read_policy,
+    require_adapters,
+    tables,
+)
 from oar_proxy.settings import ConfigurationError, load
 from oar_proxy.unreadable import unreadable
 
@@ -48,12 +56,15 @@ async def lint(files: Sequence[Path], config: Path | None, catalog: Path | None)
     """Lint ``files``, or without any what the configuration names.
 
     Raises ``ConfigurationError``, and ``HubError`` where SQL in policies cannot be read.
-    Owners of the configuration that cannot be reached are passed over, and told of.
+    Owners of the configuration that cannot be reached, or are not in the catalog file, are passed
+    over, and told of.
     """
     recorded = None if catalog is None else read_catalog(catalog)
     if files:
         return Linted(_lint_files(files, recorded), {})
     settings = load(config)
+    if recorded is None:
+        await require_adapters(settings)
     owners = await inspect(settings, recorded)
     unread = {owner.name: owner.fault for owner in owners if owner.fault is not None}
     found = [*findings(owners, settings), *await unreadable(owners, settings)]
