@@ -106,6 +106,7 @@ async def _sorted_out(
     if as_owner is not None:
         _refuse_other_policies(as_owner, guarded, parsed, resolved)
     _refuse_two_of_a_name(parsed, occurrences)
+    _refuse_locks(parsed, occurrences)
     _refuse_what_has_no_meaning(parsed, state, later)
     # The hub keeps these over the guards; using them later is recognised then.
     if parsed.kind == "PrepareStmt":
@@ -140,12 +141,18 @@ def guard_qualified(text: str, catalog: Catalog) -> str:
     return splice(text, _dependent_columns(parsed, resolved, catalog))
 
 
+def _refuse_locks(parsed: Parsed, occurrences: Sequence[Occurrence]) -> None:
+    for occurrence in occurrences:
+        if any(occurrence.relation.start <= p < occurrence.relation.end for p in parsed.locked):
+            raise FeatureNotSupported(
+                f'cannot lock rows of a published table ("{occurrence.reference}"): '
+                "they stay with their owner",
+                hint="leave out FOR UPDATE or FOR SHARE, or name in it what is not an owner's:"
+                " FOR UPDATE OF …",
+            )
+
+
 def _refuse_what_has_no_meaning(parsed: Parsed, state: SessionState, later: Sequence[Call]) -> None:
-    if parsed.locks_rows:
-        raise FeatureNotSupported(
-            "cannot lock rows of a published table: they stay with their owner",
-            hint="leave out FOR UPDATE or FOR SHARE",
-        )
     if materializes(parsed.node):
         raise FeatureNotSupported(
             "cannot keep a published table in a materialized view: its rows stay with their owner",

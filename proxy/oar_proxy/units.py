@@ -69,7 +69,7 @@ def units(
             continue
         parsed = parse(text[start:end])
         node = parsed[0].node if len(parsed) == 1 else None
-        if not isinstance(node, ast.SelectStmt) or parsed[0].locks_rows:
+        if not isinstance(node, ast.SelectStmt):
             continue
         # Any other name in FROM is a CTE of an outer query.
         if not {r.start for r in parsed[0].relations} <= {o.relation.start - start for o in inside}:

@@ -137,3 +137,58 @@ def test_constants_of_a_prepared_insert_keep_their_meaning_or_are_refused(writer
         client.execute("EXECUTE p")
     days = client.execute("SELECT day::text FROM mine WHERE day IS NOT NULL").fetchall()
     assert days == [("2024-02-03",)]
+
+
+LOCKING = {
+    "one of two": "SELECT t.id, b.w FROM t JOIN b USING (k) FOR UPDATE OF t",
+    "skipping": "SELECT t.id FROM a JOIN t USING (k) JOIN b USING (k) FOR SHARE OF t SKIP LOCKED",
+    "by its alias": "SELECT mine.id FROM t AS mine, a WHERE a.k = mine.k FOR NO KEY UPDATE OF mine",
+    "of a subquery": "SELECT q.id FROM (SELECT * FROM t WHERE id > 0) AS q JOIN b USING (k) FOR UPDATE OF q",
+    "in a subquery": "SELECT q.id FROM (SELECT * FROM t FOR UPDATE) AS q JOIN b USING (k)",
+    "beside what is compared": "SELECT id FROM t WHERE k IN (SELECT k FROM b) FOR UPDATE",
+    "beside a CTE": "WITH q AS (SELECT k FROM b) SELECT t.id FROM t JOIN q USING (k) FOR UPDATE OF t",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOCKING)
+def test_rows_of_a_session_s_own_tables_are_locked(client, merged, name):
+    found = []
+    for connection in (client, merged):
+        connection.execute("CREATE TEMPORARY TABLE t AS SELECT id, k FROM a")
+        try:
+            with connection.transaction():
+                rows = connection.execute(LOCKING[name]).fetchall()
+                # PostgreSQL writes into a row who locks it.
+                locked = connection.execute("SELECT id FROM t WHERE xmax <> 0").fetchall()
+            found.append((sorted(rows), sorted(locked)))
+        finally:
+            connection.execute("DROP TABLE t")
+    assert found[0] == found[1]
+    assert found[0][1]
+
+
+def test_owners_send_no_more_where_rows_are_locked(writers):
+    client = writers[0]
+    (document,) = client.execute(
+        "EXPLAIN (ANALYZE, FORMAT json) SELECT a.id FROM mine JOIN a ON a.id = mine.id"
+        " WHERE a.v = 'x' FOR UPDATE OF mine"
+    ).fetchone()
+    assert [step["Actual Rows"] for step in document[0]["Plan"]["Steps"]] == [2]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT t.id FROM t JOIN b USING (k) FOR UPDATE",
+        "SELECT t.id FROM t JOIN b USING (k) FOR UPDATE OF b",
+        "SELECT t.id FROM t JOIN b USING (k) FOR UPDATE OF t FOR SHARE OF b",
+        "SELECT t.id FROM t JOIN (SELECT * FROM b) AS q USING (k) FOR UPDATE OF q",
+        "SELECT t.id FROM t JOIN (SELECT * FROM b FOR UPDATE) AS q USING (k)",
+        "SELECT v.id FROM t JOIN kept AS v USING (id) FOR UPDATE OF v",
+    ],
+)
+def test_rows_of_owners_are_not(client, statement):
+    client.execute("CREATE TEMPORARY TABLE t AS SELECT id, k FROM a")
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="cannot lock rows of a pub") as no:
+        client.execute(statement)
+    assert "FOR UPDATE OF" in no.value.diag.message_hint

@@ -357,7 +357,7 @@ def _own_query(text: str, catalog: Catalog, owner: str) -> Parsed:
     if len(statements) != 1:
         raise FeatureNotSupported("a query is exactly one statement")
     (parsed,) = statements
-    written = parsed.targets or parsed.query_extent is None or parsed.locks_rows
+    written = parsed.targets or parsed.query_extent is None or parsed.locked
     if parsed.kind != "SelectStmt" or written:
         raise FeatureNotSupported("a query is a SELECT that only reads")
     if parsed.parameters or parsed.calls:

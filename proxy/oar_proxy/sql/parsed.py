@@ -99,7 +99,8 @@ class Parsed:
     """Names of columns without a qualifier: where no column has the name, it is a whole row."""
     qualified: tuple[tuple[str, str, int, int], ...] = ()
     """(schema, table, start, end) of each schema before a column: ``public.`` in ``public.t.a``."""
-    locks_rows: bool = False
+    locked: frozenset[int] = frozenset()
+    """Where relations are named of which FOR UPDATE, or the like, may lock rows."""
 
     @property
     def kind(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pglast.parser import Token, scan
 
 from oar_proxy.sql.parsed import Call, CallName, CallPlace, Parsed, Relation
-from oar_proxy.sql.tree import ast, children, direct_relations, enums
+from oar_proxy.sql.tree import ast, children, direct_relations, enums, locked_relations
 
 _ARGUMENTS: Final[dict[CallName, str]] = {
     "oar_ask": "question",
@@ -40,7 +40,7 @@ class _Reader:
     starred: set[int] = field(default_factory=set)
     qualified: list[tuple[str, str, int, int]] = field(default_factory=list)
     everything: bool = False
-    locks_rows: bool = False
+    locked: set[int] = field(default_factory=set)
 
     def token_at(self, position: int) -> int:
         return bisect_left(self.tokens, position, key=attrgetter("start"))
@@ -127,8 +127,7 @@ class _Reader:
                 self.call(sole, "select", None, ctes)
             else:
                 self.target(target, ctes)
-        if node.lockingClause:
-            self.locks_rows = True
+        self.locked.update(locked_relations(node))
         for name in node:
             if name not in ("targetList", "withClause", "lockingClause"):
                 self.visit(getattr(node, name), ctes)
@@ -359,7 +358,7 @@ def describe(text: str, node: Any, at: int) -> Parsed:
         attributes=frozenset(reader.attributes),
         bare=frozenset(reader.bare),
         qualified=tuple(reader.qualified),
-        locks_rows=reader.locks_rows,
+        locked=frozenset(reader.locked),
     )
 
 

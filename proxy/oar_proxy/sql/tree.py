@@ -92,6 +92,21 @@ def direct_relations(items: Iterable[Any] | None) -> Iterator[Any]:
             yield from direct_relations((item.larg, item.rarg))
 
 
+def locked_relations(select: Any) -> Iterator[int]:
+    """Yield where the relations are named of which a SELECT locks rows, also in its subqueries."""
+    for clause in select.lockingClause or ():
+        named = {relation.relname for relation in clause.lockedRels or ()}
+        waiting = list(select.fromClause or ())
+        while waiting:
+            item = waiting.pop()
+            alias = getattr(item, "alias", None)
+            name = getattr(item, "relname", None) if alias is None else alias.aliasname
+            if not named or name in named:
+                yield from relation_positions(item)
+            elif isinstance(item, ast.JoinExpr):
+                waiting += (item.larg, item.rarg)
+
+
 def range_names(root: Any) -> Iterator[tuple[str, int | None]]:
     """Yield every name that FROM gives its items, and where a relation that goes by its own is."""
     waiting = [root]

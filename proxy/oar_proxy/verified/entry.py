@@ -278,7 +278,7 @@ def refusal(parsed: Parsed, parameters: int) -> str | None:
     """Say why a statement cannot be a reviewed answer, None where it can."""
     if not only_reads(parsed.node):
         return "a SELECT that writes nothing is expected"
-    if parsed.locks_rows:
+    if parsed.locked:
         return "rows of a published table cannot be locked"
     if parsed.calls:
         return f"{parsed.calls[0].name} cannot be asked by a reviewed answer"
