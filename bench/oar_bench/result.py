@@ -26,11 +26,15 @@ RELATIVE_TOLERANCE: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Names and type OIDs of the columns, and the rows in the order they came."""
+    """Names, type OIDs and modifiers of the columns, and the rows in the order they came.
+
+    Where modifiers are not looked at there are none.
+    """
 
     names: tuple[str, ...]
     oids: tuple[int, ...]
     rows: tuple[Row, ...] = field(repr=False)
+    modifiers: tuple[int, ...] = ()
 
     @property
     def float_columns(self) -> frozenset[int]:

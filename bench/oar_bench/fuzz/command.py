@@ -29,6 +29,12 @@ def fuzz_command(
         bool,
         typer.Option("--shrink-check", help="Ask each statement again with other reductions."),
     ] = False,
+    catalog: Annotated[
+        bool,
+        typer.Option(
+            "--catalog", help="Call what PostgreSQL's catalog has, over columns of every type."
+        ),
+    ] = False,
     shapes: Annotated[
         bool, typer.Option("--shapes", help="Print how often each shape was drawn and reduced.")
     ] = False,
@@ -53,6 +59,7 @@ def fuzz_command(
                 directory=directory,
                 shrink_check=shrink_check,
                 examples=examples,
+                catalog=catalog,
             )
         )
     result = measure.figures(tally) | {

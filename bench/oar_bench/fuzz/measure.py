@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from itertools import islice, repeat
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from oar_bench.fuzz.bed import open_bed
+from oar_bench.fuzz.bed import Bed, open_bed
+from oar_bench.fuzz.calls import call_case
+from oar_bench.fuzz.catalog import Call, read_catalog
+from oar_bench.fuzz.compared import compared_case
 from oar_bench.fuzz.run import Tally, Work, run_batch
+from oar_bench.fuzz.samples import typed_world
 from oar_bench.fuzz.shrink import shrink
-from oar_bench.fuzz.statements import random_case
-from oar_bench.fuzz.world import KINDS, random_world
+from oar_bench.fuzz.statements import Case, random_case
+from oar_bench.fuzz.world import KINDS, World, random_world
 
 WORLDS_A_BATCH: Final = 20
 """Worlds one application serves: a start is then a small part of a batch's time."""
@@ -41,6 +46,9 @@ SHOWN: Final = ("statements", "equal", "different", "failed", "reduced_percent",
 
 Progress = Callable[[Tally], None]
 
+Draw = Callable[[Random, str, Collection[str]], tuple[World, Callable[[Random], Case]]]
+"""Draws a world with a name, over owners of these kinds, and gives what draws its statements."""
+
 
 async def fuzz(
     *,
@@ -53,8 +61,11 @@ async def fuzz(
     progress: Progress = lambda _: None,
     examples: int = 0,
     kinds: Collection[str] = KINDS,
+    catalog: bool = False,
 ) -> Tally:
     """Run ``count`` statements over ``schemas`` worlds, both drawn from ``seed``.
+
+    ``catalog``: over columns of every type, with whatever PostgreSQL's catalog has to call.
 
     With ``minutes`` as many as fit into them instead. The first ``examples`` faults are made
     small. Owners are of the ``kinds`` that are installed. Raises what starting the servers raises.
@@ -64,19 +75,44 @@ async def fuzz(
     tally = Tally()
     async with open_bed(directory, kinds) as bed:
         tally.kinds = bed.kinds
+        draw = await _of_the_catalog(bed) if catalog else _random_world
         until = float("inf") if minutes is None else time.monotonic() + 60 * minutes
         while time.monotonic() < until and (batch := list(islice(numbered, WORLDS_A_BATCH))):
             worlds = []
             for number, share in batch:
-                world = random_world(_random(seed, number), f"fuzz_{number}", bed.kinds)
+                world, case = draw(_random(seed, number), f"fuzz_{number}", bed.kinds)
                 # Each case has a seed of its own: it is the same whatever else is run.
                 seeds = (_random(seed, number, n) for n in range(share))
-                worlds.append((world, [random_case(own, world) for own in seeds]))
+                worlds.append((world, [case(own) for own in seeds]))
             await run_batch(bed, Work(worlds, shrink_check, until), tally)
             progress(tally)
         for fault in tally.faults[:examples]:
             tally.examples.append(await shrink(bed, fault))
     return tally
+
+
+def _random_world(
+    random: Random, name: str, kinds: Collection[str]
+) -> tuple[World, Callable[[Random], Case]]:
+    world = random_world(random, name, kinds)
+    return world, partial(random_case, world=world)
+
+
+async def _of_the_catalog(bed: Bed) -> Draw:
+    """Draw calls over tame values, and comparisons over wild ones."""
+    async with bed.reference() as reference:
+        calls = await read_catalog(reference)
+    return partial(_typed_world, calls=calls)
+
+
+def _typed_world(
+    random: Random, name: str, kinds: Collection[str], *, calls: Sequence[Call]
+) -> tuple[World, Callable[[Random], Case]]:
+    wild = random.random() < 0.5
+    world = typed_world(random, name, kinds, wild=wild)
+    if wild:
+        return world, partial(compared_case, world=world)
+    return world, partial(call_case, world=world, calls=calls)
 
 
 def _shares(count: int, schemas: int | None) -> Iterator[int]:

@@ -77,6 +77,7 @@ def _result(cursor: psycopg.AsyncCursor[Any]) -> Result:
             tuple(answer.get_value(row, column) for column in columns)
             for row in range(answer.ntuples)
         ),
+        modifiers=tuple(answer.fmod(column) for column in columns),
     )
 
 
@@ -185,7 +186,7 @@ def _difference(case: Case, got: Answer, want: Answer) -> str | None:
             same = got.sqlstate[:2] == want.sqlstate[:2]
             return None if same else f"{_spell(got)}, not {_spell(want)}"
         return f"{_spell(got)}, not {_spell(want)}"
-    if got.oids and (got.names, got.oids) != (want.names, want.oids):
+    if got.oids and _header(got) != _header(want):
         return "other columns or types"
     if len(got.rows) != len(want.rows):
         return f"{len(got.rows)} rows, not {len(want.rows)}"
@@ -198,6 +199,10 @@ def _difference(case: Case, got: Answer, want: Answer) -> str | None:
         same = all(close(a, b, loose) for a, b in zip(one.rows, other.rows, strict=True))
         return None if same else "other rows, or another order"
     return None if leftover(other.rows, one.rows, loose) is not None else "other rows"
+
+
+def _header(result: Result) -> tuple[object, ...]:
+    return result.names, result.oids, result.modifiers
 
 
 def canonical(
