@@ -106,9 +106,6 @@ FROM pg_stat_activity WHERE application_name = %s AND usename = current_user
 _ENDS: Final = 2000
 """Milliseconds that a connection gets to end in."""
 
-_HELD: Final[LiteralString] = "SELECT pg_try_advisory_lock(%s)"
-"""Says who runs, see :func:`lock_key`. It is nothing to wait for: any client may have taken it."""
-
 Connection = psycopg.AsyncConnection[TupleRow]
 
 log = structlog.get_logger(__name__)
@@ -378,7 +375,7 @@ class Writer:
         """Return a connection that no other one of this writer can get ahead of."""
         if self._connection is None or self._connection.closed:
             self._connection = None
-            name = f"oar ledger {self._chain.writer.hex}"
+            name = connection_name(self._chain.writer)
             connection = await psycopg.AsyncConnection.connect(
                 self._conninfo, autocommit=True, application_name=name, connect_timeout=int(TIMEOUT)
             )
@@ -400,7 +397,6 @@ class Writer:
         await connection.execute(f"SELECT pg_terminate_backend(pid, {_ENDS}) {_FORMER}", (name,))
         if await (await connection.execute(f"SELECT 1 {_FORMER}", (name,))).fetchone():
             raise TimeoutError("a former connection to the ledger does not end")
-        await connection.execute(_HELD, (lock_key(self._chain.writer),))
         try:
             await self._resume(connection)
         except _ChainLost:
@@ -443,7 +439,8 @@ class Writer:
         self._chain = Chain(uuid.uuid4())
         self._durable = self._chain.head
         self._unflushed, self._to_name = [], []
-        await connection.execute(_HELD, (lock_key(self._chain.writer),))
+        name = connection_name(self._chain.writer)
+        await connection.execute("SELECT set_config('application_name', %s, false)", (name,))
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -529,6 +526,6 @@ async def _complete(connection: Connection, file: LedgerFile) -> None:
             await asyncio.to_thread(file.append, [Entry(*row) for row in rows])
 
 
-def lock_key(writer: uuid.UUID) -> int:
-    """Return the number of the advisory lock that a writer holds in the hub while it runs."""
-    return int.from_bytes(writer.bytes[:8], signed=True)
+def connection_name(writer: uuid.UUID) -> str:
+    """Return the ``application_name`` of a writer's connection, which it has while it runs."""
+    return f"oar ledger {writer.hex}"

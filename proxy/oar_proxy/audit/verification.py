@@ -15,7 +15,7 @@ from psycopg.rows import TupleRow
 
 from oar_proxy.chain import NAMING, Entry, Head, Named, Report, Verification
 from oar_proxy.settings import ConfigurationError
-from oar_proxy.writer import lock_key
+from oar_proxy.writer import connection_name
 
 _COLUMNS: Final = ("at", "kind", "ask", "step", "principal")
 """What the table repeats of a body, in the order that it is selected in."""
@@ -23,13 +23,11 @@ _COLUMNS: Final = ("at", "kind", "ask", "step", "principal")
 _FETCHED: Final = 2000
 
 _RUNNING: Final[LiteralString] = """
-SELECT (l.classid::bigint << 32) | l.objid::bigint
-FROM pg_catalog.pg_locks AS l
-JOIN pg_catalog.pg_stat_activity AS a USING (pid)
-WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND a.datname = current_database()
-  AND has_table_privilege(a.usesysid, 'oar_internal.entries', 'INSERT')
+SELECT application_name FROM pg_catalog.pg_stat_activity
+WHERE datname = current_database()
+  AND has_table_privilege(usesysid, 'oar_internal.entries', 'INSERT')
 """
-"""The locks that writers hold while they run. Clients, who may take any lock, are none."""
+"""What writers call themselves while they run. Clients, who may take any name, are none."""
 
 NOWHERE: Final = uuid.UUID(int=0)
 """The writer of a fault that is of none: a line that is no entry."""
@@ -53,8 +51,8 @@ async def verify_hub(
         async for entry, columns in _stored(connection):
             verification.take(entry, _difference(entry, columns))
         report = verification.report()
-        running = {key for (key,) in await (await connection.execute(_RUNNING)).fetchall()}
-    report.open = [writer for writer in report.open if lock_key(writer) not in running]
+        running = {name for (name,) in await (await connection.execute(_RUNNING)).fetchall()}
+    report.open = [writer for writer in report.open if connection_name(writer) not in running]
     return report
 
 
