@@ -8,6 +8,7 @@ order is never trusted: unless the owner's database compares bytes, its text col
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -112,7 +113,7 @@ _CAST_NAMES: Final = frozenset(
     }
 )
 _PLAIN_SETTINGS: Final = {
-    "extra_float_digits": "1",
+    "IntervalStyle": "postgres",
     "bytea_output": "hex",
     "transform_null_equals": "off",
 }
@@ -245,14 +246,44 @@ def _unfaithful(
                 continue
             if base_type(column.type) not in _TYPES or column.equality is not Agreement.EXACT:
                 return f'column "{column.name}" is compared differently by its owner'
-    if not state.settings.get("DateStyle", "").replace(" ", "").upper().startswith("ISO,MDY"):
-        return "the session's DateStyle is not ISO, MDY"
-    for name, value in _PLAIN_SETTINGS.items():
-        if state.settings.get(name, value) != value:
-            return f"the session's {name} is not {value}"
+    reason = _unlike_setting(state, node)
+    if reason is not None:
+        return reason
     if not can.text_order and _orders(node) and _makes_text(node, alone=True):
         return "text that is no column's would be compared in its owner's order (R47)"
     return _unlisted(node, can)
+
+
+def _unlike_setting(state: SessionState, node: Any) -> str | None:
+    """Name a setting by which a query means or shows something else at the owner."""
+    for name, value in _PLAIN_SETTINGS.items():
+        if state.settings.get(name, value) != value:
+            return f"the session's {name} is not {value}"
+    # From 1 on each float has one text; drivers for Java set 3.
+    if int(state.settings.get("extra_float_digits", "1")) < 1:
+        return "the session's extra_float_digits is below 1"
+    style, _, order = state.settings.get("DateStyle", "").upper().partition(",")
+    if style != "ISO":
+        return "the session's DateStyle is not ISO"
+    if order.strip() != "MDY" and _reads_days(node):
+        return "the session's DateStyle reads days and months in another order than MDY"
+    return None
+
+
+_DATES: Final = frozenset({"date", "timestamp"})
+_SEVERAL_NUMBERS: Final = re.compile(r"\d\D+\d")
+_YEAR_FIRST: Final = re.compile(r"\d{4}-\d\d?-\d\d?([ T][\d:.]*)?")
+
+
+def _reads_days(node: Any) -> bool:
+    """Tell whether a query may read a text as a date whose day and month could be each other's."""
+    if isinstance(node, ast.A_Const) and isinstance(node.val, ast.String):
+        text = node.val.sval.strip()
+        return bool(_SEVERAL_NUMBERS.search(text)) and not _YEAR_FIRST.fullmatch(text)
+    if isinstance(node, ast.TypeCast) and node.typeName.names[-1].sval in _DATES:
+        # Of a column it could be one of text.
+        return not isinstance(node.arg, ast.A_Const | ast.ParamRef) or _reads_days(node.arg)
+    return any(map(_reads_days, children(node)))
 
 
 _ORDERING: Final = frozenset({"<", "<=", ">", ">="})

@@ -22,6 +22,13 @@ CASES = {
         ]
         for order in ("MDY", "DMY", "YMD")
     },
+    **{
+        f"IntervalStyle = '{style}'": [
+            "SELECT id, (timestamp '2020-01-03 04:00' - timestamp '2020-01-01')::text FROM a",
+            "SELECT id, v || (timestamp '2020-01-01' - timestamp '2020-01-03 04:00') FROM a",
+        ]
+        for style in ("iso_8601", "sql_standard", "postgres_verbose")
+    },
     "timezone_abbreviations = 'India'": [
         "SELECT a.id FROM a JOIN b ON b.id = a.id WHERE a.id < 3 AND "
         "timestamptz '2026-01-01 00:00 IST' < timestamptz '2025-12-31 20:00 UTC'",
@@ -95,6 +102,40 @@ def test_dates_that_would_be_read_as_others_are_refused(client):
     finally:
         client.execute("DEALLOCATE ranged")
         client.execute("RESET DateStyle")
+
+
+WHOLE = {
+    "extra_float_digits = 3": {"SELECT id / 3.0::float8 FROM a": True},
+    "extra_float_digits = 0": {"SELECT id / 3.0::float8 FROM a": False},
+    "IntervalStyle = 'iso_8601'": {"SELECT id FROM a WHERE v = 'x'": False},
+    "DateStyle = 'SQL, MDY'": {"SELECT id FROM a WHERE v = 'x'": False},
+    **{
+        f"DateStyle = 'ISO, {order}'": {
+            "SELECT count(*) FROM a WHERE v < '1 of 2' AND k > '1'": order == "MDY",
+            "SELECT count(*) FROM a WHERE v <> 'x' AND date '2026-02-01' > '2026-01-15'": True,
+            "SELECT id FROM a WHERE date '01/02/03' > '2026-01-15' OR id > 2": order == "MDY",
+            "SELECT id FROM a WHERE v::date > '2026-01-15'": order == "MDY",
+            "SELECT id FROM a WHERE '2026-01-15 00:00'::timestamp > '2026-01-15' OR id > 2": True,
+        }
+        for order in ("MDY", "DMY", "YMD")
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("setting", "statement", "whole"),
+    [(setting, *each) for setting, cases in WHOLE.items() for each in cases.items()],
+)
+def test_a_statement_goes_whole_where_no_setting_makes_another_of_it(
+    client, setting, statement, whole
+):
+    client.execute(f"SET {setting}")
+    try:
+        (plan,) = client.execute(f"EXPLAIN (FORMAT json) {statement}").fetchone()
+    finally:
+        client.execute(f"RESET {setting.split()[0]}")
+    (step,) = plan[0]["Plan"]["Steps"]
+    assert (step["Reads"] == "the whole statement") is whole
 
 
 # What each is read by, a value that makes another constant of it, and such a constant.
