@@ -378,8 +378,9 @@ def _unlisted_node(node: Any, can: Capabilities) -> str | None:
         names = [part.sval for part in node.operName]
         return None if names in (["="], ["<>"]) else "a quantified comparison"
     if isinstance(node, ast.TypeName):
-        name = node.names[-1].sval
-        return None if name in _CAST_NAMES else f"type {name} is evaluated by the hub"
+        *schema, name = (part.sval for part in node.names)
+        known = name in _CAST_NAMES and schema in ([], ["pg_catalog"])
+        return None if known else f"type {name} is evaluated by the hub"
     if isinstance(node, ast.SortBy) and node.useOp is not None:
         return "ORDER BY USING"
     if names_a_moment(node):
@@ -401,10 +402,29 @@ def _unlisted_function(node: Any, can: Capabilities) -> str | None:
         return f"function {'.'.join(parts)} is the hub's"
     if node.agg_within_group or node.func_variadic:
         return f"{name} in this form is evaluated by the hub"
+    if name == "substring" and not _is_number(node.args[1]):
+        return "a pattern's classes of characters follow the locale"
     known = can.functions | can.aggregates
     if node.over is not None and can.dialect == "postgres":
         known = known | _WINDOW_FUNCTIONS
     return None if name in known else f"function {name} is evaluated by the hub"
+
+
+_PLACES: Final = frozenset(
+    {"char_length", "character_length", "length", "octet_length", "position", "strpos"}
+)
+
+
+def _is_number(node: Any) -> bool:
+    """Tell whether a second argument of ``substring`` is surely a place, and no pattern."""
+    if isinstance(node, ast.A_Const):
+        return isinstance(node.val, ast.Integer)
+    if isinstance(node, ast.TypeCast):
+        return node.typeName.names[-1].sval in ("int2", "int4", "int8")
+    if isinstance(node, ast.FuncCall):
+        return node.funcname[-1].sval in _PLACES
+    arithmetic = ("+", "-", "*", "/", "%")
+    return isinstance(node, ast.A_Expr) and node.name[-1].sval in arithmetic
 
 
 def _unlisted_operator(node: Any) -> str | None:

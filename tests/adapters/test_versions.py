@@ -119,3 +119,24 @@ def test_an_older_owner_is_not_asked_for_what_came_later(text, since_18):
     statement = Statement(text, (TABLE,), (Output("c", "integer"),))
     assert speaks_alike(statement, {}, 18)
     assert speaks_alike(statement, {}, 17) is not since_18
+
+
+@pytest.mark.parametrize(
+    ("text", "since_16"),
+    [
+        ("SELECT count(*) FROM (SELECT id FROM t)", True),
+        ("SELECT count(*) FROM ((SELECT id FROM t UNION SELECT 1))", True),
+        ("SELECT 1 FROM t JOIN (SELECT id FROM t) ON true", True),
+        ("SELECT 1 FROM t JOIN LATERAL (SELECT t.id) ON true", True),
+        ("SELECT id FROM t WHERE id = 0x1F", True),
+        ("SELECT id FROM t WHERE id = 0B11 OR id = 1_000", True),
+        ("SELECT count(*) FROM (SELECT id FROM t) AS q", False),
+        ("SELECT 1 FROM (t AS a JOIN t AS b ON true) JOIN LATERAL (SELECT 1) AS q ON true", False),
+        ("SELECT (SELECT 1), id FROM t WHERE id IN (SELECT 2) AND EXISTS (SELECT 3)", False),
+        ("WITH q AS (SELECT id FROM t) SELECT id FROM q UNION (SELECT 10)", False),
+    ],
+)
+def test_an_older_owner_reads_the_grammar_of_its_version(text, since_16):
+    statement = Statement(text, (TABLE,), (Output("c", "integer"),))
+    assert speaks_alike(statement, {}, 15) is not since_16
+    assert since_16 or speaks_alike(statement, {}, 16)

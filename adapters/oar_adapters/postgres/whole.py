@@ -6,6 +6,7 @@ before; what is left are columns whose type or collation is the owner's own, and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -65,6 +66,12 @@ BYTEA_COMPUTED: Final = 18
 WEEKS_OF_INTERVALS: Final = 18
 """The version since which an interval has a week."""
 
+NAMELESS_SUBQUERIES: Final = 16
+"""The version since which a query in FROM needs no name, and numbers are also hexadecimal, octal,
+binary or have underscores."""
+
+_NEW_NUMBERS: Final = re.compile(r"\b0[xob][0-9a-f]|\d_\d", re.IGNORECASE)
+
 
 def speaks_alike(
     statement: Statement, unlike: Mapping[tuple[str, str], frozenset[str]], version: int
@@ -79,7 +86,21 @@ def speaks_alike(
         tree = sqlglot.parse_one(statement.sql, read="postgres")
     except (ValueError, sqlglot.errors.SqlglotError):
         return False
+    if version < NAMELESS_SUBQUERIES and (
+        _NEW_NUMBERS.search(statement.sql) or _has_nameless_subquery(tree)
+    ):
+        return False
     return _known(tree, statement.tables, version) and _speaks_alike(tree, statement.tables, unlike)
+
+
+def _has_nameless_subquery(tree: exp.Expr) -> bool:
+    for query in tree.find_all(exp.Select, exp.SetOperation):
+        around = query.parent
+        while isinstance(around, exp.Subquery | exp.Lateral) and not around.alias:
+            around = around.parent
+        if isinstance(around, exp.From | exp.Join):
+            return True
+    return False
 
 
 def _known(tree: exp.Expr, tables: Sequence[Table], version: int) -> bool:
