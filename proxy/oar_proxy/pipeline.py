@@ -50,7 +50,13 @@ from oar_proxy.prepared import (
     reading_note,
 )
 from oar_proxy.question import Question
-from oar_proxy.recognition import DraftQuestion, guard_text, recognise, require_plain_strings
+from oar_proxy.recognition import (
+    DraftQuestion,
+    Recognised,
+    guard_text,
+    recognise,
+    require_plain_strings,
+)
 from oar_proxy.rows import Gathered
 from oar_proxy.sessionstate import OWN, SessionState
 from oar_proxy.settings import Limits
@@ -164,7 +170,7 @@ class Pipeline:
             return None
         if isinstance(node, ast.ViewStmt):
             self._suspects.add_view(node.view.relname)
-        recognised = await recognise(text, link, self.catalog, self._drafter(link))
+        recognised = await self._recognise(text, link)
         if recognised is None:
             return None
         explained = explainforms.options(node)
@@ -235,13 +241,16 @@ class Pipeline:
         if execution is not None:
             return execution
         text = statement.parsed.text
-        compiled = await recognise(text, link, self.catalog, self._drafter(link))
+        compiled = await self._recognise(text, link)
         if compiled is None or compiled.statement is None:
             raise InternalError("a statement lost its question")
         verified = Prepared(compiled.guard_sql, compiled.statement)
         return await self.execute(verified, link, parameters, stack)
 
     # --- questions ------------------------------------------------------------------------------
+
+    async def _recognise(self, text: str, link: HubLink) -> Recognised | None:
+        return await recognise(text, link, self.catalog, self._drafter(link))
 
     def _drafter(self, link: HubLink) -> DraftQuestion:
         async def draft(text: str, state: SessionState) -> Draft:
@@ -307,7 +316,7 @@ class Pipeline:
                 body = explainforms.explanation_query(await self._explain_text(argument, link))
             edits.append(call.replace(body))
         text = splice(statement.parsed.text, edits)
-        recognised = await recognise(text, link, self.catalog, draft)
+        recognised = await self._recognise(text, link)
         if recognised is None or recognised.statement is None:
             return Execution(text)
         await self._check_select(Prepared(recognised.guard_sql, recognised.statement), link)
@@ -333,7 +342,7 @@ class Pipeline:
             lines = await self.asking.lines(parsed, link, self.catalog)
             if lines is not None:
                 return lines
-        recognised = await recognise(text, link, self.catalog, self._drafter(link))
+        recognised = await self._recognise(text, link)
         statement = None if recognised is None else recognised.statement
         if recognised is None or statement is None:
             await link.check(text)
@@ -356,7 +365,7 @@ class Pipeline:
         named = await named_query(node.name, link)
         if named is None:
             return None
-        recognised = await recognise(named.sql, link, self.catalog, self._drafter(link))
+        recognised = await self._recognise(named.sql, link)
         if recognised is None or recognised.statement is None:
             return None
         return named, recognised.statement
@@ -385,7 +394,7 @@ class Pipeline:
         if named.reading is not None:
             await self._require_same_constants(statement, named.reading, named.types)
         carried = await inlined(text, node, named, link)
-        inner = await recognise(carried, link, self.catalog, self._drafter(link))
+        inner = await self._recognise(carried, link)
         if inner is None or inner.statement is None:
             raise InternalError("a prepared statement lost its published tables")
         return Prepared(inner.guard_sql, inner.statement)
@@ -408,7 +417,7 @@ class Pipeline:
         if same_catalog and statement.state.settings.get("search_path") == path:
             require_plain_strings(statement.parsed, state)
             return replace(statement, state=state)
-        again = await recognise(prepared.guard_sql, link, self.catalog, self._drafter(link))
+        again = await self._recognise(prepared.guard_sql, link)
         if again is None or again.statement is None:
             return None
         return replace(again.statement, drafts=statement.drafts, written=statement.written)
