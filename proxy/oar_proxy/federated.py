@@ -280,6 +280,7 @@ class Federated:
         """
         in_block = self._conversation.implicit_block
         alone = len(pieces) == 1 and not in_block
+        begins = len(pieces) > 1 and self._conversation.status == ord("I")
         for piece in pieces:
             succeeded: bool | None = False
             async with self.activity.statement("simple", piece.at) as log_line:
@@ -296,8 +297,9 @@ class Federated:
                 if piece is pieces[0]:
                     self._close_unnamed()  # a Query destroys the unnamed statement and portal
                     self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"P", b""))
-                    if len(pieces) > 1:
-                        self._ours.begin_block()
+                if begins:
+                    self._ours.begin_block()
+                begins = piece.ends
                 if prepared is None:
                     succeeded = await self._plain_piece(piece, link)
                 else:

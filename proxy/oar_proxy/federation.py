@@ -125,6 +125,7 @@ class Piece:
 
     ``at`` is where it begins in the string, in characters; ``fetches`` names the cursor that it
     fetches from, if it does. ``parameter`` is the first ``$n`` in it: n, and where it stands.
+    ``ends``: it ends the transaction that it stands in.
     """
 
     text: str
@@ -132,6 +133,7 @@ class Piece:
     suspect: bool
     fetches: str | None = None
     parameter: tuple[int, int] | None = None
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ from oar_proxy.sql.text import (
     splice,
     without_comments,
 )
-from oar_proxy.sql.tree import ast, fetched_cursor, needs_block
+from oar_proxy.sql.tree import ast, ends_transaction, fetched_cursor, needs_block
 from oar_proxy.statement import FederatedStatement
 from oar_proxy.suspects import Suspects
 
@@ -140,6 +140,7 @@ class Pipeline:
                 self.suspect(s.text.encode()),
                 fetched_cursor(s.node),
                 s.unbound,
+                ends_transaction(s.node),
             )
             for s in statements
         )

@@ -67,8 +67,6 @@ class StandIns:
         In a pipeline it begins with the first Execute, so one stands before the first statement:
         of something that needs no snapshot, behind which no isolation level could be set.
         """
-        if self._conversation.status != ord("I"):
-            return
         self.close()
         self._channel.request(
             Step(Kind.PARSE), messages.encode_parse(self.name, b"SHOW is_superuser")

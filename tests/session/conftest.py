@@ -117,7 +117,9 @@ class Federation:
                 begin = at + part.index(statement)
                 fetched = re.match(r"FETCH .*FROM (\w+)$", statement)
                 suspect = self.suspect(statement.encode())
-                pieces.append(Piece(statement, begin, suspect, fetched[1] if fetched else None))
+                cursor = fetched[1] if fetched else None
+                ends = re.match(r"(COMMIT|ROLLBACK)$", statement) is not None
+                pieces.append(Piece(statement, begin, suspect, cursor, ends=ends))
             at += len(part) + 1
         return pieces
 

@@ -625,6 +625,12 @@ SEQUENCES = {
         query(f"DISCARD ALL; {ALL}"),
         query(f"{ALL}; VACUUM"),
         query(f"VACUUM; {ALL}"),
+        query(f"{ALL}; COMMIT; VACUUM"),
+        query(f"{ALL}; ROLLBACK; VACUUM; {ALL}"),
+        query(f"BEGIN; {ALL}; COMMIT; VACUUM"),
+        query("BEGIN"),
+        query(f"COMMIT; VACUUM; {ALL}"),
+        query(f"{ALL}; COMMIT; SAVEPOINT x; {ALL}"),
         query(f"{ALL}; CREATE DATABASE x"),
     ],
     "simple, two settings at once": [

@@ -10,6 +10,12 @@ from pglast import ast as ast  # noqa: PLC0414 - re-exported: no other package i
 from pglast import enums as enums  # noqa: PLC0414
 from pglast.stream import RawStream
 
+_ENDINGS: Final = (
+    enums.TransactionStmtKind.TRANS_STMT_COMMIT,
+    enums.TransactionStmtKind.TRANS_STMT_ROLLBACK,
+    enums.TransactionStmtKind.TRANS_STMT_PREPARE,
+)
+
 
 def children(node: Any) -> Sequence[Any]:
     """Return the nodes directly below a node or a tuple of nodes, and tuples of them."""
@@ -35,6 +41,11 @@ def _places(kind: type[ast.Node]) -> tuple[str, ...]:
 def fetched_cursor(node: Any) -> str | None:
     """Return the name of the cursor that a statement fetches rows from."""
     return node.portalname if isinstance(node, ast.FetchStmt) and not node.ismove else None
+
+
+def ends_transaction(node: Any) -> bool:
+    """Tell whether a statement ends the transaction that it stands in."""
+    return isinstance(node, ast.TransactionStmt) and node.kind in _ENDINGS
 
 
 def needs_block(node: Any) -> bool:
