@@ -9,7 +9,7 @@ ARGS ?=
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test kill-test load-test wire-fuzz clients driver-suites bi bench lock wheel clean
+.PHONY: help setup demo check format test kill-test load-test wire-fuzz clients driver-suites psql-scripts bi bench lock wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ clients: $(STAMP) ## do the same with every client installed, at a PostgreSQL an
 
 driver-suites: $(STAMP) ## run drivers' own test suites both ways; half an hour. ARGS=--help
 	@PYTHONPATH=tests/support $(BIN)/python -m driver_suites $(ARGS)
+
+psql-scripts: $(STAMP) ## PostgreSQL's own scripts by psql, both ways; ARGS="SOURCES", its source tree
+	@PYTHONPATH=tests/support $(BIN)/python -m psql_scripts $(ARGS)
 
 bi: $(STAMP) ## walk through Superset and pgAdmin in a browser; ARGS=pgadmin for one of them
 	@$(BIN)/python tests/bi/walks/run.py $(ARGS)
