@@ -164,6 +164,15 @@ Checked = Mapping[tuple[str, str], tuple[Restriction | Grouped, ...]]
 """By owner and table, the rules about its use that a statement was checked against."""
 
 
+def policy_of(owner: str, policies: Mapping[str, Policy]) -> Policy:
+    """Return an owner's policy. Raises :class:`InternalError` where none was loaded."""
+    # Never a default here: an owner whose policy was lost on the way would lie open.
+    try:
+        return policies[owner]
+    except KeyError:
+        raise InternalError(f"no policy is loaded for owner {owner}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Decisions:
     """The policies in force, as they apply to one subject on one day (UTC).
@@ -186,11 +195,7 @@ class Decisions:
 
     def policy(self, owner: str) -> Policy:
         """Return an owner's policy. Raises :class:`InternalError` where none was loaded."""
-        # Never a default here: an owner whose policy was lost on the way would lie open.
-        try:
-            return self.policies[owner]
-        except KeyError:
-            raise InternalError(f"no policy is loaded for owner {owner}") from None
+        return policy_of(owner, self.policies)
 
     def asks(self, owner: str) -> Decision:
         """Decide whether the subject may ask an owner at all."""

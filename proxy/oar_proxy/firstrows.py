@@ -22,6 +22,7 @@ from oar_proxy.sql.tree import (
     calls_plainly,
     children,
     enums,
+    is_star,
     most_rows,
     skipped_rows,
 )
@@ -95,7 +96,7 @@ def _passes_on(query: Any) -> bool:
     if any(getattr(query, name) for name in others) or len(sources) != 1:
         return False
     targets: Any = query.targetList or ()
-    whole = len(targets) == 1 and _is_star(targets[0].val) and len(targets[0].val.fields) == 1
+    whole = len(targets) == 1 and is_star(targets[0].val) and len(targets[0].val.fields) == 1
     return whole and isinstance(sources[0], ast.RangeSubselect)
 
 
@@ -198,10 +199,10 @@ def _sorted_by(node: Any, targets: Any) -> Any:
     if isinstance(node, ast.A_Const):
         number = node.val.ival if isinstance(node.val, ast.Integer) else 0
         outputs = [target.val for target in targets[:number]]
-        known = 0 < number == len(outputs) and not any(map(_is_star, outputs))
+        known = 0 < number == len(outputs) and not any(map(is_star, outputs))
         return outputs[-1] if known else None
     if isinstance(node, ast.ColumnRef) and len(node.fields) == 1:
-        if any(_is_star(target.val) for target in targets):
+        if any(is_star(target.val) for target in targets):
             return node
         named = [target.val for target in targets if _output_name(target) == node.fields[0].sval]
         return named[0] if named else node
@@ -213,10 +214,6 @@ def _output_name(target: Any) -> str | None:
         return str(target.name)
     value = target.val
     return value.fields[-1].sval if isinstance(value, ast.ColumnRef) else None
-
-
-def _is_star(value: Any) -> bool:
-    return isinstance(value, ast.ColumnRef) and isinstance(value.fields[-1], ast.A_Star)
 
 
 def _own_column(node: Any, reference: str, alone: bool) -> str | None:

@@ -40,6 +40,7 @@ from oar_proxy.decision import (
     Decisions,
     KeyEdge,
     SentFilter,
+    policy_of,
 )
 from oar_proxy.errors import InsufficientPrivilege, InternalError, LimitExceeded
 from oar_proxy.keys import key_texts
@@ -230,11 +231,7 @@ class Gate:
         return [_entry(decisions, step, {}) for step in steps]
 
     def _policy(self, owner: str) -> Policy:
-        # Never a default here: an owner whose policy was lost on the way would lie open.
-        try:
-            return self._policies[owner]
-        except KeyError:
-            raise InternalError(f"no policy is loaded for owner {owner}") from None
+        return policy_of(owner, self._policies)
 
     async def _spend(self, decisions: Decisions, ask: Ask, steps: Sequence[Step]) -> None:
         """Count keys that leave against the day's limits, which all proxies of the hub share.

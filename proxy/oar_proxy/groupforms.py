@@ -23,7 +23,7 @@ from oar_proxy.rowforms import (
     places,
 )
 from oar_proxy.sql.text import quote_identifier
-from oar_proxy.sql.tree import ast, children, enums, written
+from oar_proxy.sql.tree import ast, children, enums, is_star, written
 
 AGGREGATES: Final = frozenset(
     {
@@ -270,7 +270,7 @@ class GroupingQuery:
         known = True
         for target in select.targetList or ():
             value = target.val
-            if _is_star(value):
+            if is_star(value):
                 known = known and all(source.columns is not None for source in sources)
                 for source in sources:
                     if len(value.fields) == 1 or source.name == value.fields[-2].sval:
@@ -380,10 +380,6 @@ def _is_parameter(node: Any) -> bool:
     return isinstance(node, ast.ParamRef)
 
 
-def _is_star(value: Any) -> bool:
-    return isinstance(value, ast.ColumnRef) and isinstance(value.fields[-1], ast.A_Star)
-
-
 def _output(target: Any) -> str:
     """Return the name of what is selected; any that nobody writes where PostgreSQL makes it up."""
     if target.name is None and isinstance(target.val, ast.ColumnRef):
@@ -400,7 +396,7 @@ def _names_one(node: Any, columns: Columns) -> bool:
 
 def _renamed(select: Any, columns: Columns | None, names: Sequence[str]) -> Columns | None:
     """Return columns by the names that FROM gives the first of them."""
-    if columns is None or any(_is_star(target.val) for target in select.targetList):
+    if columns is None or any(is_star(target.val) for target in select.targetList):
         return None
     if len(columns) != len(select.targetList):
         return None
@@ -417,7 +413,7 @@ def _keys(select: Any, sources: Sources) -> Sequence[Sequence[str]]:
         return ()
     passed: dict[str, str] = {}
     for target in select.targetList or ():
-        if _is_star(target.val):
+        if is_star(target.val):
             passed |= {name: name for name in sources[0].columns or {}}
         elif isinstance(target.val, ast.ColumnRef):
             passed[target.val.fields[-1].sval] = _output(target)

@@ -61,7 +61,7 @@ _INSERT_SOON: Final[LiteralString] = (
 )
 
 # One probe of the primary key for each writer, however many entries there are.
-HEADS: Final[LiteralString] = """
+_HEADS: Final[LiteralString] = """
 WITH RECURSIVE w(writer) AS (
   (SELECT writer FROM oar_internal.entries ORDER BY writer LIMIT 1)
   UNION ALL
@@ -334,7 +334,7 @@ class Writer:
             return [self._append("link", {"heads": [head.named() for head in self._to_name]})]
         cursor = await connection.execute(_NAMED_BY_OPENINGS)
         openings: dict[uuid.UUID, int] = dict(await cursor.fetchall())
-        heads = await _heads(connection)
+        heads = await heads_of_all(connection)
         self._named = {head.writer: head.number for head in heads}
         # What another chain began by naming is held by that one.
         unnamed = [head for head in heads if openings.get(head.writer, 0) < head.number]
@@ -357,7 +357,7 @@ class Writer:
         self._linked = time.monotonic()
         try:
             async with asyncio.timeout(TIMEOUT):
-                heads = await _heads(self._connection)
+                heads = await heads_of_all(self._connection)
         except Exception as error:  # noqa: BLE001 - whatever it is must not end the task
             log.warning("other chains could not be looked at", error=type(error).__name__)
             await self._disconnect()
@@ -496,8 +496,9 @@ async def insert(connection: Connection, entries: Sequence[Entry], *, durable: b
         await connection.execute(statement, (bodies, hashes), prepare=True)
 
 
-async def _heads(connection: Connection) -> list[Head]:
-    cursor = await connection.execute(HEADS)
+async def heads_of_all(connection: Connection) -> list[Head]:
+    """Return the last entry of each writer."""
+    cursor = await connection.execute(_HEADS)
     return [Head(*row) for row in await cursor.fetchall()]
 
 

@@ -112,7 +112,7 @@ def test_a_fault_in_looking_at_others_leaves_the_ledger_to_statements(hub, monke
 
     async def work():
         async with Ledger(hub.conninfo) as book:
-            monkeypatch.setattr(writer, "_heads", fail)
+            monkeypatch.setattr(writer, "heads_of_all", fail)
             for each in asked:
                 await book.record(each, [STEP])
 

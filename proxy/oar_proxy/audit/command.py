@@ -97,9 +97,9 @@ def _print_reports(reports: dict[str, Report], form: Format) -> None:
 @audit.command("heads")
 def heads(config: Config, form: FormatOption = Format.json) -> None:
     """Print the last entry of each writer, to keep where nobody who writes the hub can write."""
-    from oar_proxy.audit import reading
+    from oar_proxy.writer import heads_of_all
 
-    found = on_hub(config, reading.heads)
+    found = on_hub(config, heads_of_all)
     if form is Format.json:
         print_json({"heads": [head.named() for head in found]})
         return

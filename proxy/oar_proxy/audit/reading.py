@@ -12,8 +12,8 @@ from typing import Any, Final
 import psycopg
 from psycopg.rows import TupleRow
 
-from oar_proxy.chain import Body, Entry, Head
-from oar_proxy.writer import HEADS
+from oar_proxy.chain import Body, Entry
+from oar_proxy.writer import heads_of_all
 
 Connection = psycopg.AsyncConnection[TupleRow]
 
@@ -35,12 +35,12 @@ async def last(connection: Connection, count: int) -> list[Entry]:
 async def follow(connection: Connection, count: int) -> AsyncGenerator[Entry]:
     """Yield the last entries and then, for ever, those that are written."""
     # By writer, whose entries become visible in order: the hub's own numbers do not.
-    seen = {head.writer: head.number for head in await heads(connection)}
+    seen = {head.writer: head.number for head in await heads_of_all(connection)}
     for entry in await last(connection, count):
         if entry.number <= seen.get(entry.writer, 0):
             yield entry
     while True:
-        for head in await heads(connection):
+        for head in await heads_of_all(connection):
             writer, number = head.writer, head.number
             if number > seen.get(writer, 0):
                 cursor = await connection.execute(
@@ -126,9 +126,3 @@ def read(entry: Entry) -> dict[str, Any]:
     """Return an entry's body."""
     body: dict[str, Any] = json.loads(entry.body)
     return body
-
-
-async def heads(connection: Connection) -> list[Head]:
-    """Return the last entry of each writer."""
-    cursor = await connection.execute(HEADS)
-    return [Head(*row) for row in await cursor.fetchall()]

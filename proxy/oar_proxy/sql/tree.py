@@ -43,6 +43,11 @@ def fetched_cursor(node: Any) -> str | None:
     return node.portalname if isinstance(node, ast.FetchStmt) and not node.ismove else None
 
 
+def is_star(node: Any) -> bool:
+    """Tell whether a node is ``*`` or ``t.*``."""
+    return isinstance(node, ast.ColumnRef) and isinstance(node.fields[-1], ast.A_Star)
+
+
 def ends_transaction(node: Any) -> bool:
     """Tell whether a statement ends the transaction that it stands in."""
     return isinstance(node, ast.TransactionStmt) and node.kind in _ENDINGS
