@@ -9,7 +9,6 @@ evaluates the answer.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -38,7 +37,6 @@ from oar_proxy.safesettings import require_safe
 from oar_proxy.standins import StandIns
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Expected, Kind
-from oar_proxy.wire.encodings import AS_UTF8
 from oar_proxy.wire.messages import Parse
 from oar_proxy.wire.requests import OwnExecute
 
@@ -48,9 +46,6 @@ _IS_BINARY: Final = (
 
 _TELLS: Final = b"pg_cancel_backend"
 """What tells a session something that it misses where the hub leaves it idle."""
-
-_ASKS: Final = re.compile(rb"\boar_(?:ask|ask_json|explain)\b|oar:", re.IGNORECASE)
-"""What makes a query string one for the proxy to read."""
 
 
 class Federated:
@@ -92,8 +87,6 @@ class Federated:
             in_pipeline = self._conversation.open_pipeline
             if not parse.name:
                 self._close_unnamed()
-            if _is_unreadable(parse.query):
-                require_safe(await SessionLink(self._channel).state())
             if piece is not None and piece.suspect:
                 link = SessionLink(self._channel, piece.text, place)
                 prepared = await self.activity.ask(self._federation.prepare(piece.text, link))
@@ -248,10 +241,7 @@ class Federated:
         if _TELLS in query.lower():
             await self.activity.others_hear()
         if not any(piece.suspect for piece in pieces):
-            if not _is_unreadable(query) or await self._is_safe():
-                self._ours.pass_through(raw)
-            else:
-                self._channel.request(Expected(Kind.SYNC), messages.SYNC)
+            self._ours.pass_through(raw)
             return
         if self._conversation.open_pipeline and not await self._ours.in_step():
             return  # an earlier message failed: the hub discards the query, and so do we
@@ -265,13 +255,6 @@ class Federated:
             self._channel.request(Step(Kind.QUERY, shows=b"Z"), messages.encode_query(b""))
         else:
             self._channel.request(Expected(Kind.SYNC), messages.SYNC)
-
-    async def _is_safe(self) -> bool:
-        """Tell the client where its session is not one that the proxy can read; False then."""
-        async with self.activity.statement("simple"):
-            require_safe(await SessionLink(self._channel).state())
-            return True
-        return False
 
     async def _pieces(self, raw: bytes, pieces: Sequence[Piece]) -> bool | None:
         """Run statement after statement until one fails; return whether all succeeded.
@@ -414,7 +397,7 @@ class Federated:
 
     def _is_known(self, text: bytes) -> bool:
         """Tell whether a text of the client's is in UTF-8, if it is anything."""
-        return text.isascii() or self._conversation.client_encoding in AS_UTF8
+        return text.isascii() or self._conversation.speaks_utf8
 
     async def _text(self, protocol: str, query: bytes) -> str | None:
         """Read what the client sent; None: it cannot be read, and the client has been told.
@@ -435,20 +418,6 @@ class Federated:
             else:
                 self._channel.speak_as_client()
         return text
-
-
-def _is_unreadable(query: bytes) -> bool:
-    """Tell whether a question is in bytes that are no UTF-8.
-
-    The hub would refuse the call, whatever the encoding; tables have guards that say it.
-    """
-    if query.isascii() or _ASKS.search(query) is None:
-        return False
-    try:
-        query.decode()
-    except UnicodeDecodeError:
-        return True
-    return False
 
 
 async def _outcome(settled: asyncio.Future[str]) -> str:

@@ -20,7 +20,6 @@ from oar_proxy.moment import Moment, TransactionMoment
 from oar_proxy.sessionstate import SESSION_STATE, SessionState
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, Kind
-from oar_proxy.wire.encodings import AS_UTF8
 
 SENT_AT_ONCE: Final = 64 * 1024
 """Bytes of a message that are written before it is asked whether the hub keeps up."""
@@ -88,7 +87,7 @@ class HubChannel:
         Which encoding the client has by now is asked: the hub reports it only when all that it
         was sent is done. Raises :class:`HubRejected`.
         """
-        if self.conversation.client_encoding in AS_UTF8 or self.client_encoding is not None:
+        if self.conversation.speaks_utf8 or self.client_encoding is not None:
             return
         exchange = self._ask(_IN_UTF8)
         self.flush()
@@ -387,7 +386,7 @@ class SessionLink:
         It reads them as the client means them, and writes them in the same formats.
         """
         channel = self._channel
-        if channel.conversation.client_encoding in AS_UTF8 or all(map(_is_plain, parameters)):
+        if channel.conversation.speaks_utf8 or all(map(_is_plain, parameters)):
             return list(parameters)
         channel.speak_as_client()
         exchange, name = _Exchange(None, ours=True), channel.statement_name

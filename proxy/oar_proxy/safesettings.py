@@ -6,7 +6,6 @@ from typing import Final
 
 from oar_proxy.errors import FeatureNotSupported
 from oar_proxy.sessionstate import SessionState
-from oar_proxy.wire.encodings import AS_UTF8
 
 _SAFE: Final = {
     "log_parameter_max_length_on_error": ("0", "the hub prints their rows"),
@@ -19,11 +18,6 @@ parameters at the hub, also those that no answer may show."""
 
 def require_safe(state: SessionState) -> None:
     """Raise ``FeatureNotSupported`` where a setting of the session is not one to run under."""
-    if state.settings["client_encoding"] not in AS_UTF8:
-        raise FeatureNotSupported(
-            "statement over owners' tables not run: client_encoding is not UTF8",
-            hint="SET client_encoding TO 'UTF8'",
-        )
     for name, (safe, otherwise) in _SAFE.items():
         if state.settings.get(name, safe) != safe:
             raise FeatureNotSupported(

@@ -23,7 +23,6 @@ from oar_proxy.hublink import HubChannel
 from oar_proxy.log import raised_at
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Conversation, Expected, Kind
-from oar_proxy.wire.encodings import AS_UTF8
 from oar_proxy.wire.requests import Own, OwnExecute, OwnParse, OwnProof, OwnQuery, Requests
 from oar_proxy.wire.scram import Authentication, Keys
 
@@ -351,7 +350,7 @@ def _suspects(federation: Federation, conversation: Conversation) -> Callable[[b
     """Return what looks for words of ours; they are known in UTF-8, and in ASCII."""
 
     def suspect(text: bytes) -> bool:
-        known = conversation.client_encoding in AS_UTF8 or text.isascii()
+        known = text.isascii() or conversation.speaks_utf8
         return not known or federation.suspect(text)
 
     return suspect

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 from random import Random
 
@@ -342,6 +343,12 @@ def steps(random, encoding):
         *(f"SET client_encoding = '{name}'" for name in CODECS),
         *(f"SET LOCAL client_encoding = '{name}'" for name in CODECS),
         "RESET client_encoding",
+        *(f"SET client_encoding = '{name}'; SELECT '{word}'; SELECT name FROM people WHERE"
+          f" name = '{word}'; SELECT '{word}'" for name in CODECS),
+        *(f"SELECT count(*) FROM people; SET LOCAL client_encoding = '{name}'; SELECT name FROM"
+          f" people WHERE name = '{word}'; COMMIT; SELECT id FROM people WHERE name = '{word}'"
+          for name in CODECS),
+        f"RESET client_encoding; SELECT name FROM people WHERE name = '{word}'",
     ])  # fmt: skip
 
 
@@ -379,6 +386,79 @@ def test_a_session_goes_on_as_one_of_postgresql_does(shop, seed):
             got = outcome(ours, text, encoding, prepare=prepare)
             assert got == outcome(theirs, text, encoding, prepare=prepare), (text, encoding)
             assert ours.info.transaction_status == theirs.info.transaction_status, text
+
+
+STRINGS = [
+    "SET client_encoding = 'LATIN1'; SELECT name FROM people WHERE name = 'Jürgen'",
+    "SET client_encoding = 'LATIN1'; SELECT 'Jürgen'; SELECT count(*) FROM people",
+    "SET NAMES 'LATIN1'; SELECT id FROM people WHERE name = 'Jürgen'; SELECT 'ü'",
+    "SELECT count(*) FROM people; SET client_encoding = 'LATIN1'; SELECT id, name FROM people WHERE id = 0",
+    "SELECT set_config('client_encoding', 'WIN1252', false); SELECT name FROM people WHERE name = 'Élise'",
+    "SET client_encoding = 'LATIN1'; SELECT name FROM people WHERE name = 'Мария'",
+    "SET client_encoding = 'LATIN1'; RESET client_encoding; SELECT name FROM people WHERE name = 'Мария'",
+    "BEGIN; SET LOCAL client_encoding = 'LATIN1'; SELECT name FROM people WHERE id = 0; ROLLBACK; SELECT 'ü'",
+]  # fmt: skip
+
+
+def next_result(connection):
+    """Wait without holding the interpreter, in which the proxy runs."""
+    while connection.flush() or connection.is_busy():
+        assert select.select([connection.socket], [], [], 60)[0]
+        connection.consume_input()
+    return connection.get_result()
+
+
+def replies(dsn, send):
+    """Rows, as they came, and SQLSTATE of what is sent over a connection in UTF-8."""
+    with psycopg.connect(dsn, autocommit=True, client_encoding="UTF8") as connection:
+        connection.execute("SET search_path = shop, public")
+        told = []
+        for result in send(connection.pgconn):
+            rows = range(result.ntuples)
+            cells = [[result.get_value(n, m) for m in range(result.nfields)] for n in rows]
+            told.append((result.error_field(psycopg.pq.DiagnosticField.SQLSTATE), cells))
+        return told, connection.pgconn.parameter_status(b"client_encoding")
+
+
+@pytest.mark.parametrize("text", STRINGS)
+def test_an_encoding_that_is_set_in_the_same_query_string(shop, text):
+    def send(connection):
+        connection.send_query(text.encode())
+        while (result := next_result(connection)) is not None:
+            yield result
+
+    assert replies(shop[0], send) == replies(reached(shop[1]), send)
+
+
+@pytest.mark.parametrize(
+    ("query", "value"),
+    [
+        ("SELECT id, name FROM people WHERE name = 'Jürgen'", None),
+        ("SELECT id, name FROM people WHERE name = $1", "Jürgen"),
+        ("SELECT name FROM people WHERE id = $1", "0"),
+        ("SELECT 'ü', $1::text", "ü"),
+    ],
+)
+def test_an_encoding_that_is_set_in_the_same_pipeline(shop, query, value):
+    """What comes behind it is read in it, whatever the client has been told."""
+
+    def send(encoding):
+        def run(connection):
+            connection.enter_pipeline_mode()
+            connection.send_query_params(b"SET client_encoding = 'LATIN1'", None)
+            values = None if value is None else [value.encode(encoding)]
+            connection.send_query_params(query.encode(encoding), values)
+            connection.pipeline_sync()
+            ended = psycopg.pq.ExecStatus.PIPELINE_SYNC
+            while (result := next_result(connection)) is None or result.status != ended:
+                if result is not None:
+                    yield result
+            connection.exit_pipeline_mode()
+
+        return run
+
+    for encoding in ("utf-8", "latin-1"):
+        assert replies(shop[0], send(encoding)) == replies(reached(shop[1]), send(encoding))
 
 
 def reached(connection):

@@ -21,6 +21,7 @@ from oar_adapters.encodings import UTF8
 
 from oar_proxy.errors import OarError, ProtocolViolation
 from oar_proxy.wire import messages
+from oar_proxy.wire.encodings import AS_UTF8
 from oar_proxy.wire.messages import HEADER
 from oar_proxy.wire.stepping import after_rows
 
@@ -219,6 +220,14 @@ class Conversation:
     def idle(self) -> bool:
         """Nothing is awaited from the hub."""
         return not self._queue
+
+    @property
+    def speaks_utf8(self) -> bool:
+        """Whether the client surely has UTF-8, or no encoding at all.
+
+        What it has executed since the last Sync may have set another, which is reported then.
+        """
+        return self.client_encoding in AS_UTF8 and not self.implicit_block
 
     def sent(self, expected: Expected) -> None:
         """Note a request that has just been sent to the hub."""
