@@ -46,10 +46,17 @@ class Report:
     findings: tuple[Finding, ...]
     catalog: Catalog
     faults: tuple[str, ...] = field(default=())
+    unpublished: tuple[str, ...] = field(default=())
+    """Why tables are not in the catalog that policies leave in it."""
 
     @property
     def sound(self) -> bool:
         """Whether nothing is wrong. Rules without an effect are told of, and are not wrong."""
+        return self.complete and not self.unpublished
+
+    @property
+    def complete(self) -> bool:
+        """Whether the catalog is that of a proxy: nothing is wrong but with single tables."""
         return not (
             self.faults
             or any(owner.fault for owner in self.owners)
@@ -81,7 +88,7 @@ async def examine(settings: Settings) -> Report:
     }
     left = {o.name: (o.schema, visible[o.name]) for o in owners if o.name in visible}
     unfit = list(unfit_tables(left))
-    faults += [_unpublished(it.owner, it.table, it.reason, it.hint) for it in unfit]
+    unpublished = [_unpublished(it.owner, it.table, it.reason, it.hint) for it in unfit]
     hidden = {(left[it.owner][0], it.table) for it in unfit}
     catalog = build(less(left, hidden), groups=gate.groups())
     try:
@@ -90,7 +97,7 @@ async def examine(settings: Settings) -> Report:
         faults.append(error.message)
         refused = ()
     for it in refused:
-        faults.append(_unpublished(", ".join(it.owners), it.key[1], it.reason, it.hint))
+        unpublished.append(_unpublished(", ".join(it.owners), it.key[1], it.reason, it.hint))
     catalog = catalog.less({it.key for it in refused})
     technologies = {
         name: owner.url.get_secret_value().partition(":")[0]
@@ -101,7 +108,15 @@ async def examine(settings: Settings) -> Report:
         found += await unreadable(owners, settings)
     except HubError as error:
         faults.append(error.message)
-    return Report(owners, technologies, visible, tuple(found), catalog, tuple(faults))
+    return Report(
+        owners,
+        technologies,
+        visible,
+        tuple(found),
+        catalog,
+        faults=tuple(faults),
+        unpublished=tuple(unpublished),
+    )
 
 
 def _unpublished(owners: str, table: str, reason: str, hint: str) -> str:
@@ -188,7 +203,7 @@ def print_report(report: Report) -> None:
                 colour = "red" if finding.severity == "error" else "yellow"
                 told = f"[{colour}]owner {owner.name}[/{colour}]: policy {escape(str(finding))}"
                 console.print(told, soft_wrap=True)
-    for fault in report.faults:
+    for fault in (*report.unpublished, *report.faults):
         console.print(f"[red]fault[/red]: {escape(fault)}", soft_wrap=True)
 
 

@@ -173,13 +173,15 @@ def catalog(config: Config, form: FormatOption = Format.text) -> None:
 
     report = run(checking.examine(load(config)))
     unread = any(owner.fault for owner in report.owners)
-    if unread or (form is Format.text and not report.sound):
+    if unread or (form is Format.text and not report.complete):
         checking.print_report(report)
         fail("the check found faults", None, FAULTS)
     if form is Format.json:
         print_json(recorded.write(report.recorded()))
-    else:
-        checking.print_catalog(report.catalog)
+        return
+    checking.print_catalog(report.catalog)
+    if report.unpublished:
+        fail("\noar: ".join(report.unpublished), None, FAULTS)
 
 
 UserName = Annotated[str, typer.Argument(help="The user's name.")]

@@ -76,6 +76,8 @@ async def _inspect(
             fault = str(error.__cause__)
         except TimeoutError:
             fault = f"no answer within {TIMEOUT:.0f} seconds"
+        except Exception as error:  # noqa: BLE001 - an adapter's fault must not stop the others
+            fault = f"its adapter failed: {type(error).__name__}"
     return Inspected(name, schema, known, invalid, recorded, fault)
 
 

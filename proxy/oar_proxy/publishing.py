@@ -132,6 +132,9 @@ async def read_rules(
             except rowfilter.Unreadable as error:
                 mark = rule.mark if rule.row_filter is None else rule.row_filter.mark
                 unpublished.append(Unpublished(owner, table.name, mark, str(error)))
+            except Exception as error:  # noqa: BLE001 - an adapter's fault must not stop the others
+                reason = f"the owner's adapter failed: {type(error).__name__}"
+                unpublished.append(Unpublished(owner, table.name, rule.mark, reason))
     return RulesRead(filters, masks, unpublished)
 
 

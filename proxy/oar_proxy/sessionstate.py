@@ -38,7 +38,6 @@ READING: Final = (
 _SETTINGS: Final = (
     *(name for name in MEANING if name != "search_path"),
     "application_name",
-    "client_encoding",
     "statement_timeout",
     "client_min_messages",
     "array_nulls",

@@ -166,6 +166,11 @@ def test_check_names_what_postgresql_has_no_name_for(market):
     market.fill("marketing", f'CREATE TABLE places (id INTEGER, "{long}" TEXT)')
     told = market.run("check", *CONFIG, status=1)
     assert f'owner marketing: table places is not published: name "{long}" is' in told
+    # What else there is is printed all the same.
+    listed = market.run("catalog", *CONFIG, status=1)
+    assert "logistics.deliveries" in listed
+    assert "places" not in listed
+    assert "oar: owner marketing: table places is not published" in market.said
     hidden = f"version: 1\ntables: {{places: {{deny_columns: [{long}]}}}}\n"
     market.write("marketing", hidden)
     market.run("check", *CONFIG)

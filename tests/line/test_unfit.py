@@ -206,10 +206,36 @@ def test_check_tells_of_a_type_that_no_hub_has(open_proxy, odd):
     odd.told = told
     report = asyncio.run(examine(open_proxy.settings(scheme="odd")))
     assert not report.sound
-    (fault,) = report.faults
+    assert not report.faults
+    (fault,) = report.unpublished
     assert 'owner south: table sound is not published: column "id" has type "quaternion"' in fault
     assert ("shop", "a") in report.catalog.tables
     assert ("shop", "sound") not in report.catalog.tables
+
+
+def test_check_tells_of_an_adapter_that_fails(open_proxy, odd):
+    odd.told = _fault
+    report = asyncio.run(examine(open_proxy.settings(scheme="odd")))
+    faults = {owner.name: owner.fault for owner in report.owners}
+    assert faults == {"north": None, "south": "its adapter failed: ZeroDivisionError"}
+    assert ("shop", "a") in report.catalog.tables
+
+
+def test_a_row_filter_that_an_adapter_fails_at_stops_no_other(open_proxy, odd, tmp_path):
+    async def told(schema):
+        return schema
+
+    def fail(_table, _predicate):
+        raise ZeroDivisionError
+
+    odd.told = told
+    odd.Odd.supports = staticmethod(fail)
+    settings = open_proxy.settings(scheme="odd")
+    (tmp_path / "south.yaml").write_text("version: 1\ntables: {sound: {row_filter: k = 10}}\n")
+    with open_proxy(settings) as (_, dsn), psycopg.connect(dsn, autocommit=True) as client:
+        assert client.execute("SELECT count(*) FROM shop.a").fetchone() == (6,)
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            client.execute("SELECT * FROM shop.sound")
 
 
 async def _no_schema(_schema):
@@ -274,7 +300,7 @@ def test_owners_that_do_not_agree_about_a_table_stop_no_other(open_proxy, south)
             client.execute("SELECT count(*) FROM shop.split")
         join = "SELECT a.id, s.id FROM shop.a JOIN shop.sound s USING (k) ORDER BY 1"
         assert client.execute(join).fetchall() == [(1, 1), (4, 1)]
-        (fault,) = asyncio.run(examine(open_proxy.settings())).faults
+        (fault,) = asyncio.run(examine(open_proxy.settings())).unpublished
         assert "owner south: table split is not published: in schema shop, owner north" in fault
         south.execute("DROP TABLE split")
         assert refresh()
