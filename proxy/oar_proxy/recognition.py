@@ -254,6 +254,12 @@ def _names(parsed: Parsed) -> tuple[tuple[str | None, str], ...]:
     return tuple(dict.fromkeys((r.schema, r.name) for r in (*parsed.relations, *parsed.targets)))
 
 
+_WITHOUT_EQUALITY: Final = frozenset(
+    {"box", "circle", "json", "jsonpath", "line", "lseg", "path", "point", "polygon"}
+)
+"""Types that cannot be grouped by."""
+
+
 def _dependent_columns(parsed: Parsed, resolved: _Resolved, catalog: Catalog) -> list[Edit]:
     """Group by what a grouped primary key determines, too.
 
@@ -281,7 +287,13 @@ def _dependent_columns(parsed: Parsed, resolved: _Resolved, catalog: Catalog) ->
             added = [
                 f"{quote_identifier(alias)}.{quote_identifier(column.name)}, "
                 for column in table.columns
-                if column.name not in own and (relation.whole or column.name in parsed.column_names)
+                if column.name not in own
+                and (
+                    relation.whole
+                    or column.name in parsed.bare
+                    or (alias, column.name) in parsed.attributes
+                )
+                and column.type.removesuffix("[]") not in _WITHOUT_EQUALITY
             ]
             if added:
                 place = own[table.primary_key[0]]

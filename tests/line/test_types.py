@@ -151,3 +151,15 @@ def test_every_type_can_be_a_parameter(typed, column):
                 literal = psycopg.sql.Literal(value).as_string(None)
                 assert client.execute(f"EXECUTE given({literal})").fetchall() == wanted
             client.execute("DEALLOCATE given")
+
+
+def test_what_cannot_be_grouped_by_is_counted_beside_a_key(typed):
+    """A grouped key determines its row, but a view has no key: columns that are used join it."""
+    dsn, together = typed
+    statement = (
+        "SELECT x.id, x.c_text, count(y.c_json), count(x.c_json), count(c_steps) "
+        "FROM TABLE x JOIN (SELECT id, c_json FROM TABLE) y ON x.id = y.id GROUP BY x.id ORDER BY 1"
+    )
+    expected = together.execute(statement.replace("TABLE", "kinds")).fetchall()
+    with psycopg.connect(dsn, autocommit=True) as client:
+        assert client.execute(statement.replace("TABLE", "shop.kinds")).fetchall() == expected
