@@ -14,11 +14,11 @@ from oar_adapters.interface import BINARY_TYPES, base_type
 from oar_adapters.postgres.sql import TEXT_FORMAT_TYPES
 from oar_adapters.postgres.whole import AGGREGATES, FUNCTIONS
 from oar_bench.cli import app
-from oar_bench.fuzz.calls import call_case, writable
+from oar_bench.fuzz.calls import Calls, call_case, writable
 from oar_bench.fuzz.catalog import read_catalog
 from oar_bench.fuzz.compared import compared_case
 from oar_bench.fuzz.samples import SAMPLES, WILD, typed_world
-from oar_bench.fuzz.trial import difference
+from oar_bench.fuzz.trial import Failure, difference
 from oar_bench.fuzz.world import KINDS
 from oar_bench.result import Result
 from oar_proxy.sql.parse import parse
@@ -73,6 +73,7 @@ def test_what_is_called_is_what_the_catalog_has(calls):
 
 
 def test_calls_parse_and_repeat_with_their_seed(calls):
+    calls = Calls(calls)
     modes = Counter()
     for number in range(400):
         case = call_case(Random(number), TAME, calls)
@@ -101,3 +102,11 @@ def test_modifiers_of_columns_are_compared():
     one, other = (Result(("c",), (1700,), (), (modifier,)) for modifier in (-1, 393222))
     assert difference(case, [one], [one]) is None
     assert difference(case, [one], [other]) == "other columns or types"
+
+
+def test_which_error_of_several_rows_is_met_is_not_compared():
+    case = compared_case(Random(1), WILDS[0])
+    row, syntax, ours = (Failure(state, "") for state in ("22003", "42601", "HV000"))
+    assert difference(case, [row], [syntax]) is None
+    assert difference(replace(case, fallible=False), [row], [syntax]) is not None
+    assert difference(case, [ours], [syntax]) is not None

@@ -7,6 +7,7 @@ from random import Random
 from typing import Final
 
 from oar_adapters.interface import base_type
+from oar_adapters.postgres.whole import AGGREGATES, FUNCTIONS
 
 from oar_bench.fuzz.catalog import Call
 from oar_bench.fuzz.samples import ORDERED, SAMPLES
@@ -27,7 +28,7 @@ _LIKED: Final[Mapping[str, tuple[str, ...]]] = {
     "tid": ("(0,1)",),
     "xid": ("5",),
     "smallint[]": ("{1,2}",),
-    "text": ("abc", "a", "1", "YYYY-MM-DD", "day", "UTC", "hex", "b"),
+    "text": ("abc", "a", "1", "YYYY-MM-DD", "day", "week", "UTC", "hex", "b", r"\w+", "(?i)\u00c9"),
     "integer": ("1", "2", "0"),
 }
 """Constants of types that no column is published as, and those that functions like to have."""
@@ -61,12 +62,36 @@ _GRAMMAR: Final = frozenset(
 """Functions whose plain name the grammar takes for something else, or may."""
 
 
-def call_case(random: Random, world: World, calls: Sequence[Call]) -> Case:
+_SENT: Final = FUNCTIONS | AGGREGATES | {"+", "-", "*", "/", "%", "||", "=", "<", "~~"}
+"""Names of what a PostgreSQL owner may evaluate."""
+
+_DEEPEST: Final = 2
+"""Calls within a call's arguments, within those of another."""
+
+
+class Calls:
+    """What may be called; what owners may evaluate is drawn as often as all together."""
+
+    def __init__(self, found: Sequence[Call]) -> None:
+        self._all = [call for call in found if writable(call)]
+        self._sent = [call for call in self._all if call.name in _SENT or call.kind == "cast"]
+        self._giving: dict[str, list[Call]] = {}
+        for call in (*self._all, *self._sent):
+            if call.kind not in ("aggregate", "window") and not call.returns_set:
+                self._giving.setdefault(call.result, []).append(call)
+
+    def draw(self, random: Random) -> Call:
+        """Draw any."""
+        return random.choice(self._sent if random.random() < 0.5 else self._all)
+
+    def draw_giving(self, random: Random, type_: str) -> Call | None:
+        """Draw one that gives a value of a type."""
+        return random.choice(self._giving[type_]) if type_ in self._giving else None
+
+
+def call_case(random: Random, world: World, calls: Calls) -> Case:
     """Draw a statement over a tame world that has one of the calls somewhere."""
-    while True:
-        writer = _Writer(random, world, random.choice(calls))
-        if writer.writable:
-            return writer.case()
+    return _Writer(random, world, calls).case()
 
 
 def writable(call: Call) -> bool:
@@ -81,17 +106,16 @@ def writable(call: Call) -> bool:
 
 
 class _Writer(TypedWriter):
-    def __init__(self, random: Random, world: World, call: Call) -> None:
+    def __init__(self, random: Random, world: World, calls: Calls) -> None:
         super().__init__(random, world, wild=False)
-        self._call = call
-        self.writable = writable(call)
-        self._types, self._result = self._settled_types()
+        self._calls = calls
+        self._call = calls.draw(random)
+        self._types, self._result = self._settled_types(self._call)
         if not any(columns_of(self.first, type_) for type_ in self._types):
             self.first = world.tables[0]  # which has all types
 
-    def _settled_types(self) -> tuple[list[str], str]:
+    def _settled_types(self, call: Call) -> tuple[list[str], str]:
         """The types of the arguments and of the result, polymorphic ones the same way."""
-        call = self._call
         range_ = self.random.choice(list(_RANGES))
         bound, multirange = _RANGES[range_]
         ranged = any("range" in type_ for type_ in call.arguments)
@@ -121,13 +145,17 @@ class _Writer(TypedWriter):
 
     def _of(self, *rows: Rows, order: str = "") -> str:
         """The call, with at least one column where there is one of a type."""
-        call = self._call
+        return self._spelled(self._call, self._types, rows, order, depth=0)
+
+    def _spelled(
+        self, call: Call, types: Sequence[str], rows: Sequence[Rows], order: str, *, depth: int
+    ) -> str:
         direct = call.direct or 0
-        filled = [any(columns_of(table, t) for _, table in rows) for t in self._types]
+        filled = [any(columns_of(table, t) for _, table in rows) for t in types]
         first = next((n for n, there in enumerate(filled) if there and n >= direct), None)
         listed = [
-            self._argument(t, rows if n >= direct else (), column=n == first)
-            for n, t in enumerate(self._types)
+            self._argument(t, rows if n >= direct else (), column=n == first, depth=depth)
+            for n, t in enumerate(types)
         ]
         if call.kind == "cast":
             return f"{listed[0]}::{call.result}"
@@ -136,19 +164,21 @@ class _Writer(TypedWriter):
             return f"({' '.join([*left, call.name, right])})"
         if call.name == "count" and not listed:
             return "count(*)"
-        name = f'pg_catalog."{call.name}"' if self._quoted else call.name
+        quoted = call.name in _GRAMMAR or self.random.random() < 0.15
+        name = f'pg_catalog."{call.name}"' if quoted else call.name
         if call.direct is None:
             return f"{name}({', '.join(listed)}{order})"
         given, ordered = ", ".join(listed[:direct]), ", ".join(listed[direct:])
         return f"{name}({given}) WITHIN GROUP (ORDER BY {ordered})"
 
-    @property
-    def _quoted(self) -> bool:
-        return self._call.name in _GRAMMAR or self.random.random() < 0.15
-
-    def _argument(self, type_: str, rows: Sequence[Rows], *, column: bool) -> str:
+    def _argument(self, type_: str, rows: Sequence[Rows], *, column: bool, depth: int) -> str:
         if type_ == "record":
             return self.pick(*(alias for alias, _ in rows))
+        if rows and depth < _DEEPEST and self.random.random() < 0.25:
+            inner = self._calls.draw_giving(self.random, type_)
+            if inner is not None:
+                types, _ = self._settled_types(inner)
+                return self._spelled(inner, types, rows, "", depth=depth + 1)
         held = [f"{alias}.{name}" for alias, table in rows for name in columns_of(table, type_)]
         if held and (column or self.random.random() < 0.6):
             return self.random.choice(held)

@@ -39,6 +39,9 @@ SELECT CASE p.prokind WHEN 'f' THEN 'function' WHEN 'a' THEN 'aggregate' ELSE 'w
   FROM pg_proc AS p
  WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.prokind IN ('f', 'a', 'w')
    AND p.provolatile <> 'v'
+   -- Steps of aggregates take what the steps before them made.
+   AND NOT EXISTS (SELECT FROM pg_aggregate AS a
+                    WHERE p.oid IN (a.aggtransfn, a.aggmtransfn, a.aggfinalfn, a.aggmfinalfn))
 UNION ALL
 SELECT 'operator', o.oprname::text,
        ARRAY(SELECT format_type(t, NULL)

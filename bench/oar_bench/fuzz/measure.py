@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from itertools import islice, repeat
 from pathlib import Path
@@ -11,8 +11,8 @@ from random import Random
 from typing import Any, Final
 
 from oar_bench.fuzz.bed import Bed, open_bed
-from oar_bench.fuzz.calls import call_case
-from oar_bench.fuzz.catalog import Call, read_catalog
+from oar_bench.fuzz.calls import Calls, call_case
+from oar_bench.fuzz.catalog import read_catalog
 from oar_bench.fuzz.compared import compared_case
 from oar_bench.fuzz.run import Tally, Work, run_batch
 from oar_bench.fuzz.samples import typed_world
@@ -101,12 +101,12 @@ def _random_world(
 async def _of_the_catalog(bed: Bed) -> Draw:
     """Draw calls over tame values, and comparisons over wild ones."""
     async with bed.reference() as reference:
-        calls = await read_catalog(reference)
+        calls = Calls(await read_catalog(reference))
     return partial(_typed_world, calls=calls)
 
 
 def _typed_world(
-    random: Random, name: str, kinds: Collection[str], *, calls: Sequence[Call]
+    random: Random, name: str, kinds: Collection[str], *, calls: Calls
 ) -> tuple[World, Callable[[Random], Case]]:
     wild = random.random() < 0.5
     world = typed_world(random, name, kinds, wild=wild)

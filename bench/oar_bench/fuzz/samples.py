@@ -163,8 +163,11 @@ ROWS: Final = 6
 _SETTINGS: Final[tuple[Mapping[str, str], ...]] = (
     *({}, {}, {}),
     *SETTINGS,
-    {"IntervalStyle": "iso_8601", "TimeZone": "America/New_York"},
-    {"IntervalStyle": "sql_standard", "DateStyle": "Postgres, DMY"},
+    {"IntervalStyle": "iso_8601"},
+    {"IntervalStyle": "sql_standard", "TimeZone": "America/New_York"},
+    {"DateStyle": "Postgres, DMY"},
+    {"DateStyle": "ISO, YMD"},
+    {"extra_float_digits": "3"},
     {"bytea_output": "escape"},
     {"transform_null_equals": "on"},
     {"quote_all_identifiers": "on"},

@@ -31,7 +31,8 @@ class Case:
 
     ``arguments`` are one list of parameters an execution. ``ordered``: rows come in this order.
     ``loose``: sums of floats may differ in their last digits. ``exact``: so may no number, not even
-    in zeros behind the point.
+    in zeros behind the point. ``fallible``: rows may bring about errors, and which of them is met
+    first is not determined.
     """
 
     sql: str
@@ -41,6 +42,7 @@ class Case:
     ordered: bool = False
     loose: bool = False
     exact: bool = False
+    fallible: bool = False
 
 
 def random_case(random: Random, world: World) -> Case:

@@ -183,7 +183,8 @@ def hides_an_error(got: Sequence[Answer], want: Sequence[Answer]) -> bool:
 def _difference(case: Case, got: Answer, want: Answer) -> str | None:
     if isinstance(got, Failure) or isinstance(want, Failure):
         if isinstance(got, Failure) and isinstance(want, Failure):
-            same = got.sqlstate[:2] == want.sqlstate[:2]
+            of_rows = case.fallible and _is_of_rows(got) and _is_of_rows(want)
+            same = of_rows or got.sqlstate[:2] == want.sqlstate[:2]
             return None if same else f"{_spell(got)}, not {_spell(want)}"
         return f"{_spell(got)}, not {_spell(want)}"
     if got.oids and _header(got) != _header(want):
@@ -199,6 +200,11 @@ def _difference(case: Case, got: Answer, want: Answer) -> str | None:
         same = all(close(a, b, loose) for a, b in zip(one.rows, other.rows, strict=True))
         return None if same else "other rows, or another order"
     return None if leftover(other.rows, one.rows, loose) is not None else "other rows"
+
+
+def _is_of_rows(failure: Failure) -> bool:
+    """Tell whether an error may be one that values bring about, functions' own included."""
+    return failure.sqlstate.startswith((*DATA_ERRORS, "42601", "XX000"))
 
 
 def _header(result: Result) -> tuple[object, ...]:

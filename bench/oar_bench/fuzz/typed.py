@@ -66,6 +66,7 @@ class TypedWriter:
             arguments=(tuple(self._given),) * (2 if mode in ("prepared", "execute") else 1),
             ordered=name.startswith("order"),
             loose=loose,
+            fallible=True,
         )
 
 
