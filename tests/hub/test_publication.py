@@ -240,6 +240,25 @@ def test_a_busy_client_delays_publication_of_its_table_only(
         assert view_columns(connection, "shop.t") == [("id", "integer"), ("x", "text")]
 
 
+def test_a_long_transaction_holds_no_other_table_up(
+    publish_now, published_now, catalog, table, admin, client_conninfo
+):
+    def wanted(*columns):
+        return catalog([(("owner", "shop"), [table("t", *columns), table("u", *columns)])])
+
+    publish_now(wanted(ID))
+    grown = wanted(ID, ("x", "text"))
+    with psycopg.connect(client_conninfo) as connection:
+        connection.execute("SELECT * FROM shop.t LIMIT 0")
+        connection.execute("SELECT pg_sleep(1.1)")
+        held = published_now(grown)
+        assert [(it.key, it.stands) for it in held.refused] == [(("shop", "t"), True)]
+        assert view_columns(admin, "shop.u") == [("id", "integer"), ("x", "text")]
+        assert connection.execute("SELECT * FROM shop.t LIMIT 0").description[-1].name == "id"
+    assert publish_now(grown)
+    assert view_columns(admin, "shop.t") == [("id", "integer"), ("x", "text")]
+
+
 def test_schemas_come_and_go(publish_now, published_now, catalog, table, admin):
     def schemas():
         rows = admin.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'org%'")

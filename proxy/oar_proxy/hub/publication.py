@@ -27,10 +27,12 @@ from oar_proxy.hub.refusals import (
     OTHERWISE,
     Refused,
     dependents,
+    in_use,
     known_types,
     refusals,
     refused,
     stands,
+    waits,
 )
 from oar_proxy.hub.tables import FIRST_FORM, FORM, comments, guard_view, planning, planning_table
 
@@ -107,6 +109,9 @@ async def publish(connection: AsyncConnection[TupleRow], catalog: Catalog) -> Pu
     for key, dependent in (await dependents(connection, reshaped)).items():
         standing[key] = stored[key]
         faults[key] = stands(key, stored[key].content["owners"], dependent)
+    for key in await in_use(connection, reshaped - standing.keys()):
+        standing[key] = stored[key]
+        faults[key] = waits(key, stored[key].content["owners"])
     reshaped -= standing.keys()
     wanted = {
         key: _Stored(position, contents[key])

@@ -59,6 +59,20 @@ def stands(key: TableName, owners: Iterable[str], dependent: str) -> Refused:
     )
 
 
+def waits(key: TableName, owners: Iterable[str]) -> Refused:
+    """Say of a table that is another one by now, or gone, that a transaction uses the one before.
+
+    Publication waits for a short one; with one that is longer, other tables would wait as well.
+    """
+    return Refused(
+        key,
+        tuple(owners),
+        "it changed or is gone, and a client's transaction still uses its old form",
+        "nothing has to be done: it is published when that transaction has ended",
+        stands=True,
+    )
+
+
 async def refusals(
     connection: AsyncConnection[TupleRow],
     tables: Sequence[PublishedTable],
@@ -170,6 +184,28 @@ async def _in_others_schemas(
         for table in tables
         if table.schema in others
     ]
+
+
+async def in_use(
+    connection: AsyncConnection[TupleRow], views: Collection[TableName]
+) -> list[TableName]:
+    """Return which of some views transactions use that have lasted for a second or more."""
+    cursor = await connection.execute(
+        """
+        SELECT n.nspname, c.relname
+        FROM unnest(%s::text[], %s::text[]) AS t(schema, name)
+        JOIN pg_catalog.pg_namespace AS n ON n.nspname = t.schema
+        JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.name
+        WHERE EXISTS (
+            SELECT FROM pg_catalog.pg_locks AS l
+            JOIN pg_catalog.pg_stat_activity AS a USING (pid)
+            WHERE l.locktype = 'relation' AND l.relation = c.oid AND l.granted
+              AND a.datname = current_database() AND a.pid <> pg_backend_pid()
+              AND a.xact_start < clock_timestamp() - interval '1 second')
+        """,
+        ([schema for schema, _ in views], [name for _, name in views]),
+    )
+    return [(schema, name) for schema, name in await cursor.fetchall()]
 
 
 async def dependents(
