@@ -288,11 +288,7 @@ def _dependent_columns(parsed: Parsed, resolved: _Resolved, catalog: Catalog) ->
                 f"{quote_identifier(alias)}.{quote_identifier(column.name)}, "
                 for column in table.columns
                 if column.name not in own
-                and (
-                    relation.whole
-                    or column.name in parsed.bare
-                    or (alias, column.name) in parsed.attributes
-                )
+                and parsed.may_use(relation, column.name)
                 and column.type.removesuffix("[]") not in _WITHOUT_EQUALITY
             ]
             if added:

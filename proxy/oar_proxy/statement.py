@@ -143,7 +143,7 @@ def used_columns(
     relation: Relation, table: PublishedTable, parsed: Parsed
 ) -> list[PublishedColumn]:
     """Return the columns of a table that a statement may use under one of its names, in order."""
-    return [c for c in table.columns if relation.whole or c.name in parsed.column_names]
+    return [column for column in table.columns if parsed.may_use(relation, column.name)]
 
 
 def _with_rows(relation: Relation, table: PublishedTable, parsed: Parsed) -> Relation:

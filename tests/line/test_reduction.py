@@ -102,3 +102,29 @@ def test_a_ring_of_joins_falls_back(client):
     )
     plan = client.execute(f"EXPLAIN (FORMAT json) {ring}").fetchone()[0][0]["Plan"]
     assert plan["Notes"] == ["not reduced in full: its joins form a ring"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "asked"),
+    [
+        ("SELECT a.id, a.k, b.w FROM shop.a JOIN shop.b ON a.id = b.id", {"id", "w"}),
+        ("SELECT x.k, y.id FROM shop.a x JOIN shop.b y ON y.id = x.id", {"id"}),
+        ("SELECT a.id, k, b.w FROM shop.a JOIN shop.b USING (k)", {"k", "w"}),
+        ("SELECT a.k, b FROM shop.a JOIN shop.b ON a.id = b.id", {"id", "k", "w", "s"}),
+        ("SELECT a.k, b.* FROM shop.a JOIN shop.b ON a.id = b.id", {"id", "k", "w", "s"}),
+        ("SELECT a.k FROM shop.a WHERE a.id IN (SELECT b.id FROM shop.b)", {"id"}),
+        ("SELECT a.k, (b).w FROM shop.a JOIN shop.b ON a.id = b.id", {"id", "k", "w", "s"}),
+        ("SELECT j.w FROM (shop.a JOIN shop.b USING (k)) AS j", {"id", "k", "w", "s"}),
+    ],
+)
+def test_columns_of_another_tables_names_stay(client, merged, statement, asked):
+    """A column that is qualified is that table's, and no other's that has one of its name."""
+    (document,) = client.execute(f"EXPLAIN (FORMAT json) {statement}").fetchone()
+    steps = document[0]["Plan"]["Steps"]
+    (sql,) = (s["SQL"] for s in steps if "shop.b" in s["Reads"])
+    outputs = sql.partition(" FROM ")[0]
+    assert {name for name in ("id", "k", "w", "s") if f'"{name}"' in outputs} == asked
+    rows = client.execute(statement).fetchall()
+    assert Counter(map(repr, rows)) == Counter(
+        map(repr, merged.execute(statement.replace("shop.", "")).fetchall())
+    )

@@ -91,7 +91,8 @@ class Parsed:
     """(number, start, end) of each ``$n``."""
     nameless: tuple[tuple[int, int], ...] = ()
     """(number, end) of what is selected and is a ``$n``, without a name of its own."""
-    column_names: frozenset[str] = frozenset()
+    merged: frozenset[str] = frozenset()
+    """Names after USING, and of fields of rows: columns of any relation."""
     attributes: frozenset[tuple[str, str]] = frozenset()
     """Qualifier and name of each column: where no column has the name, ``t.f`` is ``f(t)``. A star
     that makes one value of a row (``count((t.*))``) stands for a name."""
@@ -106,6 +107,15 @@ class Parsed:
     def kind(self) -> str:
         """The node's name, such as ``SelectStmt``."""
         return type(self.node).__name__
+
+    def may_use(self, relation: Relation, column: str) -> bool:
+        """Tell whether a column of that name may be used under a relation's name here."""
+        return (
+            relation.whole
+            or column in self.bare
+            or column in self.merged
+            or (relation.reference, column) in self.attributes
+        )
 
     @property
     def unbound(self) -> tuple[int, int] | None:

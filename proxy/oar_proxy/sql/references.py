@@ -33,7 +33,7 @@ class _Reader:
     calls: list[Call] = field(default_factory=list)
     parameters: list[tuple[int, int, int]] = field(default_factory=list)
     nameless: list[tuple[int, int]] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)
+    merged: set[str] = field(default_factory=set)
     references: set[str] = field(default_factory=set)
     bare: set[str] = field(default_factory=set)
     attributes: set[tuple[str, str]] = field(default_factory=set)
@@ -164,7 +164,6 @@ class _Reader:
                 self.references.add(fields[-2].sval)
                 self.attributes.add((fields[-2].sval, "*"))
             return
-        self.names.update(part.sval for part in fields)
         if len(fields) == 1:
             self.bare.add(fields[0].sval)
         else:
@@ -183,7 +182,7 @@ class _Reader:
             self.visit(node.source, ctes)
 
     def indirection(self, node: Any, ctes: frozenset[str]) -> None:
-        self.names.update(
+        self.merged.update(
             part.sval for part in node.indirection or () if isinstance(part, ast.String)
         )
         self.visit(node.arg, ctes)
@@ -193,7 +192,7 @@ class _Reader:
         if node.isNatural or node.alias is not None:
             # The alias may be used as a row, or with a star.
             self.starred.update(map(id, direct_relations((node,))))
-        self.names.update(name.sval for name in node.usingClause or ())
+        self.merged.update(name.sval for name in node.usingClause or ())
         self.visit(node.larg, ctes)
         self.visit(node.rarg, ctes)
         self.visit(node.quals, ctes)
@@ -354,7 +353,7 @@ def describe(text: str, node: Any, at: int) -> Parsed:
         calls=tuple(reader.calls),
         parameters=tuple(reader.parameters),
         nameless=tuple(reader.nameless),
-        column_names=frozenset(reader.names),
+        merged=frozenset(reader.merged),
         attributes=frozenset(reader.attributes),
         bare=frozenset(reader.bare),
         qualified=tuple(reader.qualified),
