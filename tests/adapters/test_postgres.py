@@ -692,6 +692,8 @@ def test_tests_a_composite_for_null_as_the_text_it_is_published_as(catalog_owner
         ("SELECT date_trunc('month', stamp) FROM every_type", True),
         ("SELECT date_trunc('month', day) FROM every_type", False),
         ("SELECT date_trunc('month', stamp::date) FROM every_type", False),
+        ("SELECT pg_catalog.date_trunc('month', day) FROM every_type", False),
+        ("SELECT pg_catalog.\"min\"(bin) FROM every_type", False),
         ("SELECT random() FROM every_type", False),
         ("DELETE FROM every_type", False),
         ("SELECT 1; SELECT 2", False),
