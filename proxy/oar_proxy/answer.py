@@ -49,7 +49,10 @@ _ELEMENTS: Final[dict[str, tuple[int, int]]] = {
 """OIDs of a type and of its array type: fixed for built-in types in every PostgreSQL."""
 
 _BIGINT: Final = 20
-_FLOAT_ARRAYS: Final = frozenset({_ELEMENTS["real"][1], _ELEMENTS["double precision"][1]})
+_FLOAT_ARRAYS: Final = frozenset(_ELEMENTS[name][1] for name in ("real", "double precision"))
+_DATE_ARRAYS: Final = frozenset(
+    array for name, (_, array) in _ELEMENTS.items() if name.startswith(("date", "timestamp"))
+)
 
 _SHADOWED_TYPES: Final = """
 SELECT EXISTS (
@@ -389,7 +392,7 @@ async def _in_text(
             "COPY of published floating-point columns needs extra_float_digits of at least 1",
             hint="RESET extra_float_digits",
         )
-    dates = any(p.oid in (1115, 1182, 1185) for p in parameters)
+    dates = any(p.oid in _DATE_ARRAYS for p in parameters)
     if dates and not statement.state.reads_its_dates:
         raise FeatureNotSupported(
             "COPY of published dates needs a DateStyle that prints dates as it reads them",
