@@ -102,6 +102,8 @@ def test_modifiers_of_columns_are_compared():
     one, other = (Result(("c",), (1700,), (), (modifier,)) for modifier in (-1, 393222))
     assert difference(case, [one], [one]) is None
     assert difference(case, [one], [other]) == "other columns or types"
+    either = replace(case, sql=f"({case.sql}) EXCEPT SELECT 1.5")
+    assert difference(either, [one], [other]) is None
 
 
 def test_which_error_of_several_rows_is_met_is_not_compared():
