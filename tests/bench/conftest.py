@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from oar_bench.cli import app
+from typer.testing import CliRunner
 
 SHOP = {
     "asks": [],
@@ -71,3 +73,19 @@ def benchmark_directory(tmp_path):
 def postgres(hub_server):
     """The connection string of a PostgreSQL server, as its administrator."""
     return hub_server.conninfo
+
+
+@pytest.fixture
+def fuzzed():
+    """Run `oar bench fuzz`; what its last line says. No statement may differ or fail."""
+
+    def run(*arguments):
+        ran = CliRunner().invoke(app, ["fuzz", *arguments])
+        if ran.exception and not isinstance(ran.exception, SystemExit):
+            raise ran.exception
+        assert ran.exit_code == 0, ran.stdout
+        found = json.loads(ran.stdout.splitlines()[-1])
+        assert (found["different"], found["failed"]) == (0, 0)
+        return found
+
+    return run

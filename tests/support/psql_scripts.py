@@ -102,16 +102,19 @@ def main():
         scripts = [name for name in scripts if name in {FIRST, *options.scripts}]
     with TcpServer(ROLE) as server, tempfile.TemporaryDirectory() as directory:
         found = {way: run(tree, scripts, way, server, Path(directory)) for way in WAYS}
-    differing = 0
+    unlike = {
+        (script, way): lines
+        for way in list(WAYS)[1:]
+        for script in scripts
+        if (lines := difference(found[DIRECT][script], found[way][script]))
+    }
+    for (script, way), lines in unlike.items():
+        print(f"--- {script}: {WAYS[way]}", *lines, sep="\n")
     for way in list(WAYS)[1:]:
-        lines = 0
-        for script in scripts:
-            lines += len(found[way][script])
-            if unlike := difference(found[DIRECT][script], found[way][script]):
-                differing += 1
-                print(f"--- {script}: {WAYS[way]}", *unlike, sep="\n")
+        lines = sum(map(len, found[way].values()))
+        differing = sum(way == each for _, each in unlike)
         print(f"{WAYS[way]:34} {len(scripts)} scripts, {lines:,} lines, {differing} scripts differ")
-    return 1 if differing else 0
+    return 1 if unlike else 0
 
 
 if __name__ == "__main__":

@@ -127,13 +127,14 @@ def _derived(query: Any, name: str) -> Any:
 def _written(select: Any) -> str | None:
     """Print a SELECT; None where PostgreSQL would read something else in what is printed.
 
-    Tables are read whole then, which is right as well. There are expressions that pglast prints as
-    others, or as none, and the tree may be too deep to walk.
+    Tables are read whole then, which is right as well.
     """
     try:
         text: str = RawStream()(select)
         again = pglast.parse_sql(text)
         same = len(again) == 1 and means_the_same(again[0].stmt, select)
     except (ParseError, NotImplementedError, RecursionError):
+        # Printed as what cannot be read, not printed by pglast at all, or too deep to walk: EXPLAIN
+        # shows that the tables are read whole.
         return None
     return text if same else None
