@@ -10,7 +10,7 @@ way holds for its next wave.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from oar_adapters.interface import (
 from oar_policies.decide import (
     Decision,
     Unmatched,
+    column_visible,
     decide_rows_to_model,
     unmatched,
 )
@@ -152,6 +153,16 @@ class Gate:
     def visible(self, owner: str, schema: OwnerSchema) -> OwnerSchema:
         """Return what is left of an owner's schema when its policy has hidden what it denies."""
         return visible_part(self._policy(owner), schema)
+
+    def hides(self, owner: str, table: str, columns: Collection[str]) -> bool:
+        """Tell whether an owner's policy hides a table, or one of some columns, from everybody.
+
+        An owner that is not there any more hides nothing.
+        """
+        policy = self._policies.get(owner)
+        return policy is not None and not all(
+            column_visible(policy, table, column) for column in columns
+        )
 
     def rules(self, owner: str, schema: OwnerSchema) -> Iterator[tuple[Table, TableRule]]:
         """Yield the tables whose rows are filtered or of which a constant is read."""

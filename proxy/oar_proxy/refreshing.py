@@ -130,11 +130,17 @@ class Refresher:
         self._gate.replace_filters(published.filters)
         answers = self._answers
         async with publishing(self._admin) as connection:
-            held = await publish(connection, published.catalog)
+            held = await publish(connection, published.catalog, self._gate.hides)
             catalog = self._with_standing(held)
             faults = await publish_answers(connection, answers.entries, catalog)
         for refused in held.refused:
             _not_published(", ".join(refused.owners), refused.key[1], refused.reason, refused.hint)
+        for dependent in held.outdated:
+            log.warning(
+                "it stands on what is hidden by now, and shows nothing",
+                what=dependent,
+                hint="drop it, and make it again over what is published",
+            )
         for entry in answers.entries:
             if entry.name in faults:
                 # Why is for its reviewers alone: it may name what is hidden by now.

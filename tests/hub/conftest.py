@@ -43,12 +43,12 @@ def catalog():
 
 @pytest.fixture(scope="module")
 def published_now(hub):
-    """Publish a catalog; returns what became of it."""
+    """Publish a catalog, and what hides something of it; returns what became of it."""
 
-    def now(wanted):
+    def now(wanted, *hides):
         async def run():
             async with admin_pool(hub, size=1) as pool, publishing(pool) as connection:
-                return await publish(connection, wanted)
+                return await publish(connection, wanted, *hides)
 
         return asyncio.run(run())
 

@@ -32,6 +32,7 @@ GRANTS = {
         ("function", f"oar_internal.{name}"): {"PUBLIC": "EXECUTE"}
         for name in (
             "guard(text,text)",
+            "withdrawn()",
             "named(text[],text[],text[])",
             "session_state(text[])",
             "view_definition(oid)",
@@ -96,6 +97,7 @@ CALLS = [
     "oar_internal.guard(NULL, NULL)",
     "oar_internal.guard('oar_internal', 'ledger_key')",
     "oar_internal.guard('%s %I', E'%n$s\\n/* oar 1 */')",
+    "oar_internal.withdrawn()",
     "oar_internal.session_state(NULL)",
     "oar_internal.session_state('{}')",
     "oar_internal.session_state(ARRAY(SELECT name FROM pg_settings))",

@@ -180,7 +180,7 @@ def test_only_what_changed_is_replaced(publish_now, catalog, table, admin):
     before = oids()
     second = catalog([
         (("new", "shop"), [table("added", ID)]),
-        (("owner", "shop"), [table("t", ID, primary_key=("id",)), table("u", ID, ("x", "text"))]),
+        (("owner", "shop"), [table("t", ID, primary_key=("id",)), table("u", ("x", "text"), ID)]),
     ])  # fmt: skip
     assert publish_now(second)
     after = oids()
@@ -285,7 +285,7 @@ def test_an_administrators_own_view_is_not_dropped(
     def wanted(*columns):
         return catalog([(("owner", "shop"), [table("t", *columns), table("beside", *columns)])])
 
-    before, after = wanted(ID), wanted(ID, ("x", "text"))
+    before, after = wanted(ID), wanted(("x", "text"), ID)
     publish_now(before)
     admin.execute("CREATE VIEW public.kept AS SELECT id FROM shop.t")
     for changed in (True, False):
@@ -298,15 +298,126 @@ def test_an_administrators_own_view_is_not_dropped(
         # What was published before still is, and can be planned over.
         assert view_columns(admin, "shop.t") == [("id", "integer")]
         assert planning_columns(admin, before.tables["shop", "t"]) == [("id", "integer", True)]
-        assert view_columns(admin, "shop.beside") == [("id", "integer"), ("x", "text")]
+        assert view_columns(admin, "shop.beside") == [("x", "text"), ("id", "integer")]
     assert [it.key for it in published_now(catalog([])).refused] == [("shop", "t")]
     assert view_columns(admin, "shop.t") == [("id", "integer")]
     admin.execute("DROP VIEW public.kept")
     assert publish_now(after)
-    assert view_columns(admin, "shop.t") == [("id", "integer"), ("x", "text")]
+    assert view_columns(admin, "shop.t") == [("x", "text"), ("id", "integer")]
     assert admin.execute(
         "SELECT count(*) FROM pg_tables WHERE schemaname = 'oar_plan'"
     ).fetchone() == (2,)
+
+
+def test_what_stands_on_a_table_stays_when_the_table_has_more_columns(
+    publish_now, catalog, table, admin, client
+):
+    def wanted(*columns):
+        return catalog([(("owner", "shop"), [table("t", *columns)])])
+
+    publish_now(wanted(ID))
+    admin.execute("CREATE VIEW public.kept AS SELECT id FROM shop.t")
+    admin.execute("CREATE FUNCTION public.id(t shop.t) RETURNS int LANGUAGE sql RETURN t.id")
+    client.execute("CREATE TEMP VIEW mine AS SELECT id FROM shop.t")
+    assert publish_now(wanted(ID, ("x", "text")))
+    assert view_columns(admin, "shop.t") == [("id", "integer"), ("x", "text")]
+    for name in ("shop.t", "public.kept", "mine"):
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match=r'table "shop.t"'):
+            (client if name == "mine" else admin).execute(f"SELECT id FROM {name}")
+    admin.execute("DROP VIEW public.kept; DROP FUNCTION public.id")
+
+
+# --- what a policy hides by now ------------------------------------------------------------------
+
+SECRET = ("secret", "text")
+
+
+@pytest.fixture
+def hidden():
+    """Names of columns, and of tables, that are hidden from everybody."""
+    return set()
+
+
+@pytest.fixture
+def published_without(published_now, hidden):
+    """Publish a catalog where policies hide what is ``hidden``."""
+
+    def hides(_owner, table, columns):
+        return bool(hidden & {table, *columns})
+
+    return lambda wanted: published_now(wanted, hides)
+
+
+def names_to_see(client):
+    """Return all names of relations, columns and types, and all comments, that clients can read."""
+    return {
+        name
+        for (name,) in client.execute(
+            "SELECT relname FROM pg_class UNION SELECT attname FROM pg_attribute"
+            " UNION SELECT typname FROM pg_type UNION SELECT description FROM pg_description"
+            " UNION SELECT name FROM oar.tables UNION SELECT name FROM oar.columns"
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE VIEW public.kept AS SELECT id FROM shop.t",
+        "CREATE TABLE public.kept (t shop.t)",
+        "CREATE TABLE public.kept (t shop.t[])",
+        "CREATE FUNCTION public.kept(t shop.t) RETURNS int LANGUAGE sql RETURN 1",
+    ],
+)
+def test_what_is_hidden_is_seen_nowhere_whatever_stands_on_it(
+    publish_now, published_without, hidden, catalog, table, admin, client, statement
+):
+    def wanted(*columns):
+        return catalog([(("owner", "shop"), [table("t", *columns, comment="of secrets")])])
+
+    publish_now(wanted(ID, SECRET))
+    admin.execute(statement)
+    admin.execute("COMMENT ON COLUMN shop.t.secret IS 'of a secret'")
+    hidden.add("secret")
+    for changed in (True, False):
+        held = published_without(wanted(ID))
+        assert (held.changed, held.refused) == (changed, ())
+        (dependent,) = held.outdated
+        assert "kept" in dependent
+        assert view_columns(admin, "shop.t") == [("id", "integer")]
+        assert not {"secret", "of a secret"} & names_to_see(client)
+    if "VIEW" in statement:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="not published any more"):
+            admin.execute("SELECT * FROM public.kept")
+    # It may be seen again: what stands on the old form is not brought back, and not forgotten.
+    hidden.clear()
+    assert published_without(wanted(ID, SECRET)).outdated == held.outdated
+    hidden.add("t")
+    assert published_without(catalog([])).outdated == held.outdated
+    assert "t" not in {name for (name,) in client.execute("SELECT relname FROM pg_class")}
+    admin.execute(f"DROP {statement.split()[1]} public.kept")
+    assert published_without(catalog([])).outdated == ()
+    assert not {name for name in names_to_see(client) if "withdrawn_" in name}
+
+
+def test_a_table_that_a_transaction_uses_is_listed_no_more_when_it_is_hidden(
+    publish_now, published_without, hidden, catalog, table, client, client_conninfo
+):
+    whole = catalog([(("owner", "shop"), [table("t", ID, SECRET), table("u", ID)])])
+    left = catalog([(("owner", "shop"), [table("t", ID), table("u", ID)])])
+    listed = "SELECT table_name, name FROM oar.columns"
+    publish_now(whole)
+    hidden.add("secret")
+    with psycopg.connect(client_conninfo) as connection:
+        connection.execute("SELECT * FROM shop.t LIMIT 0")
+        connection.execute("SELECT pg_sleep(1.1)")
+        for changed in (False, False):
+            held = published_without(left)
+            assert held.changed == changed
+            assert [(it.key, it.stands) for it in held.refused] == [(("shop", "t"), False)]
+            assert client.execute(listed).fetchall() == [("u", "id")]
+    assert published_without(left).changed
+    assert client.execute(listed).fetchall() == [("t", "id"), ("u", "id")]
 
 
 @pytest.mark.parametrize(
@@ -314,10 +425,9 @@ def test_an_administrators_own_view_is_not_dropped(
     [
         "CREATE TABLE public.kept (t shop.t)",
         "CREATE TABLE public.kept (t shop.t[])",
-        "CREATE FUNCTION public.kept(t shop.t) RETURNS int LANGUAGE sql RETURN 1",
     ],
 )
-def test_nor_does_anything_lose_a_column_or_a_function_of_rows_of_a_table(
+def test_nor_does_anything_lose_a_column_of_rows_of_a_table(
     publish_now, published_now, catalog, table, admin, client, statement
 ):
     publish_now(catalog([(("owner", "shop"), [table("t", ID)])]))
@@ -429,7 +539,9 @@ def test_tables_are_made_anew_where_their_statements_have_changed(
     assert publish_now(wanted)
     assert not publish_now(wanted)
     second = made()
-    assert len(first | second) == 8
+    # Views are made anew as what they are, for what stands on them.
+    assert len(first & second) == 2
+    assert len(first | second) == 6
     monkeypatch.setattr(publication, "FORM", tables.FIRST_FORM)
     assert publish_now(wanted)
 

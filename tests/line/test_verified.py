@@ -421,6 +421,35 @@ def test_what_a_policy_hides_later_is_not_named(serve, owners):
         assert person.execute("SELECT count(*) FROM verified.named").fetchone() == (2,)
 
 
+def test_an_administrators_view_on_what_is_hidden_later_holds_nothing_up(serve, owners):
+    with (
+        serve(FILES) as (person, _, dsn, refresh),
+        psycopg.connect(dsn, autocommit=True) as hub,
+    ):
+        hub.execute("CREATE VIEW public.standing AS SELECT k FROM shop.b")
+        hub.execute("GRANT SELECT ON public.standing TO oar_client")
+        refresh()
+        assert person.execute("SELECT count(*) FROM public.standing").fetchone() == (6,)
+        policy = max(
+            owners.directory.glob("south-*.yaml"), key=lambda path: path.stat().st_mtime_ns
+        )
+        policy.write_text(owners.ALLOW + "tables:\n  b: {deny_columns: [w]}\n")
+        listed = "SELECT name FROM oar.columns WHERE table_name = 'b' ORDER BY name"
+        assert eventually(lambda: ("w",) not in person.execute(listed).fetchall())
+        assert eventually(lambda: error_of(person, "TABLE public.standing") == "42501")
+        assert person.execute("SELECT count(k) FROM shop.b").fetchone() == (5,)
+        assert error_of(person, "SELECT w FROM shop.b") == "42703"
+        # The answer that still fits reads the table as it is now.
+        assert person.execute("SELECT count(*) FROM verified.named").fetchone() == (2,)
+        assert error_of(person, "TABLE verified.pairs") == "42P01"
+        policy.write_text(owners.ALLOW)
+        assert eventually(lambda: answers(person, "TABLE verified.pairs") == ROWS)
+        assert error_of(person, "TABLE public.standing") == "42501"
+        hub.execute("DROP VIEW public.standing")
+        withdrawn = "SELECT count(*) FROM pg_class WHERE relname LIKE 'withdrawn%'"
+        assert eventually(lambda: person.execute(withdrawn).fetchone() == (0,))
+
+
 def test_an_administrators_schema_is_not_taken(serve):
     with serve({"grouped": GROUPED.replace("view: named\n", "")}) as (person, directory, hub, _):
         with psycopg.connect(hub, autocommit=True) as admin:

@@ -64,6 +64,15 @@ BEGIN
                   THEN '; backslashes in it need standard_conforming_strings' ELSE '' END;
 END $body$;
 
+-- What the form of a table reads that a policy hides by now, where something stands on it.
+CREATE OR REPLACE FUNCTION oar_internal.withdrawn()
+RETURNS SETOF record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $body$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = '42501',
+        MESSAGE = 'a view reads a table in a form that is not published any more',
+        HINT = 'have the hub''s administrator make the view anew over what is published now';
+END $body$;
+
 CREATE OR REPLACE FUNCTION oar_internal.any_row()
 RETURNS SETOF record LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $body$
 BEGIN
@@ -204,7 +213,8 @@ REVOKE ALL ON FUNCTION oar_internal.any_row(), oar_internal.any_table(),
     public.oar_ask(text), public.oar_ask_json(text), public.oar_explain(text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION public.oar_ask(text), public.oar_ask_json(text),
     public.oar_explain(text) TO oar_client;
-GRANT EXECUTE ON FUNCTION oar_internal.guard(text, text), oar_internal.view_definition(oid),
+GRANT EXECUTE ON FUNCTION oar_internal.guard(text, text), oar_internal.withdrawn(),
+    oar_internal.view_definition(oid),
     oar_internal.session_state(text[]), oar_internal.named(text[], text[], text[]),
     oar_internal.wait_for_proxy(bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION oar_internal.any_row(), oar_internal.any_table() TO oar_planner;
@@ -230,6 +240,7 @@ CREATE OR REPLACE VIEW oar.tables AS
            jsonb_array_length(p.content->'owners') > 1 AS row_split,
            p.content->>'comment' AS comment
     FROM oar_internal.published AS p
+    WHERE NOT p.content ? 'hidden'
     ORDER BY p.position;
 
 CREATE OR REPLACE VIEW oar.columns AS
@@ -242,12 +253,14 @@ CREATE OR REPLACE VIEW oar.columns AS
            c.content->>'comment' AS comment
     FROM oar_internal.published AS p,
          jsonb_array_elements(p.content->'columns') WITH ORDINALITY AS c(content, place)
+    WHERE NOT p.content ? 'hidden'
     ORDER BY p.position, c.place;
 
 CREATE OR REPLACE VIEW oar.owners AS
     SELECT o.owner, count(*)::integer AS tables
     FROM oar_internal.published AS p,
          jsonb_array_elements_text(p.content->'owners') AS o(owner)
+    WHERE NOT p.content ? 'hidden'
     GROUP BY o.owner
     ORDER BY o.owner;
 

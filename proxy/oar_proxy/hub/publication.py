@@ -8,7 +8,7 @@ owners enforce: it reasons from them, so nothing weaker may be declared.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,10 +31,12 @@ from oar_proxy.hub.refusals import (
     known_types,
     refusals,
     refused,
+    rows_held,
     stands,
     waits,
 )
 from oar_proxy.hub.tables import FIRST_FORM, FORM, comments, guard_view, planning, planning_table
+from oar_proxy.hub.withdrawal import withdraw, withdrawn
 
 _LOCK_TIMEOUT: Final = "500ms"
 """Less than deadlock_timeout (1 s): publication gives way before a client could be the victim."""
@@ -74,21 +76,40 @@ class _Stored:
     position: int
     content: dict[str, Any]
 
+    def as_hidden(self) -> _Stored:
+        """Return the table as one that is not to be listed any more."""
+        return _Stored(self.position, {**self.content, "hidden": True})
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the hub holds: a catalog without what it refuses, and whether that is another one."""
+    """What the hub holds: a catalog without what it refuses, and whether that is another one.
+
+    ``outdated`` is what an administrator's objects are called that stand on what is hidden by now.
+    """
 
     catalog: Catalog
     changed: bool
     refused: tuple[Refused, ...] = ()
+    outdated: tuple[str, ...] = ()
 
 
-async def publish(connection: AsyncConnection[TupleRow], catalog: Catalog) -> Published:
+Hides = Callable[[str, str, Collection[str]], bool]
+"""Whether an owner's policy hides a table, or one of some columns of it, from everybody."""
+
+
+def hides_nothing(_owner: str, _table: str, _columns: Collection[str]) -> bool:
+    """Whatever the hub held before may still be seen."""
+    return False
+
+
+async def publish(
+    connection: AsyncConnection[TupleRow], catalog: Catalog, hides: Hides = hides_nothing
+) -> Published:
     """Make the hub hold this catalog, but for tables that it cannot have.
 
     ``connection`` is :func:`publishing`. Tables that did not change are not touched, and sessions
-    go on.
+    go on. Nothing is left to see of what ``hides`` tells of, whatever stands on it.
     """
     stored = await _stored(connection)
     schemas = await _published_schemas(connection)
@@ -100,31 +121,24 @@ async def publish(connection: AsyncConnection[TupleRow], catalog: Catalog) -> Pu
     ]
     types = await known_types(connection, changed)
     faults = await refusals(connection, changed, schemas, types)
-    reshaped = {
-        key
-        for key, old in stored.items()
-        if key not in contents or key in faults or _shape(old.content) != _shape(contents[key])
-    }
-    standing: dict[TableName, _Stored] = {}
-    for key, dependent in (await dependents(connection, reshaped)).items():
-        standing[key] = stored[key]
-        faults[key] = stands(key, stored[key].content["owners"], dependent)
-    for key in await in_use(connection, reshaped - standing.keys()):
-        standing[key] = stored[key]
-        faults[key] = waits(key, stored[key].content["owners"])
-    reshaped -= standing.keys()
+    becoming = await _becoming(connection, stored, contents, faults, hides)
+    faults = faults | becoming.faults
     wanted = {
         key: _Stored(position, contents[key])
         for position, key in enumerate(catalog.tables, start=1)
         if key not in faults
     }
-    old = {key: held for key, held in stored.items() if key not in standing}
     fitting = catalog.less(faults)
-    if old == wanted:
-        return Published(fitting, False, tuple(faults.values()))
-    await _execute(connection, [*_drop(old, wanted, reshaped), *_create_schemas(fitting, schemas)])
+    if stored == wanted | becoming.standing:
+        return Published(fitting, False, tuple(faults.values()), await withdrawn(connection))
+    old = {key: held for key, held in stored.items() if key not in becoming.standing}
+    await withdraw(connection, {key: old[key].content["columns"] for key in becoming.withdrawn})
+    await _execute(
+        connection, [*_drop(old, wanted, becoming.dropped), *_create_schemas(fitting, schemas)]
+    )
+    kept = stored.keys() - becoming.dropped - becoming.withdrawn - becoming.extended
     made = {
-        table.key: list(_create(table, stored, reshaped, types))
+        table.key: list(_create(table, types, view=table.key not in kept))
         for table in changed
         if table.key in wanted
     }
@@ -133,12 +147,62 @@ async def publish(connection: AsyncConnection[TupleRow], catalog: Catalog) -> Pu
         del wanted[key]
     present = schemas | set(fitting.schemas)
     fitting = catalog.less(faults)
-    holding = {*fitting.schemas, *(schema for schema, _ in standing)}
-    await _store(connection, holding, wanted | standing)
+    holding = {*fitting.schemas, *(schema for schema, _ in becoming.standing)}
+    await _store(connection, holding, wanted | becoming.standing)
     for schema in sorted(present - holding):
         await _drop_schema(connection, schema)
     await _set_search_path(connection, fitting)
-    return Published(fitting, old != wanted, tuple(faults.values()))
+    return Published(fitting, old != wanted, tuple(faults.values()), await withdrawn(connection))
+
+
+@dataclass(frozen=True, slots=True)
+class _Becoming:
+    """What becomes of the views that there are and that are not to be as they are."""
+
+    dropped: set[TableName]
+    withdrawn: set[TableName]
+    extended: set[TableName]
+    standing: dict[TableName, _Stored]
+    faults: dict[TableName, Refused]
+
+
+async def _becoming(
+    connection: AsyncConnection[TupleRow],
+    stored: Mapping[TableName, _Stored],
+    contents: Mapping[TableName, Mapping[str, Any]],
+    faults: Collection[TableName],
+    hides: Hides,
+) -> _Becoming:
+    """Decide about each view; one that has to go and cannot stands, or what it shows does not."""
+    reshaped = {
+        key
+        for key, old in stored.items()
+        if key not in contents or key in faults or _shape(old.content) != _shape(contents[key])
+    }
+    extended = {
+        key
+        for key in reshaped & contents.keys() - set(faults)
+        if _extends(contents[key], stored[key].content)
+    }
+    extended -= await rows_held(connection, extended)
+    dropped = reshaped - extended
+    hidden = {key for key in dropped if _hidden(key, stored[key].content, hides)}
+    withdrawn: set[TableName] = set()
+    standing: dict[TableName, _Stored] = {}
+    refused_now: dict[TableName, Refused] = {}
+    for key, dependent in (await dependents(connection, dropped)).items():
+        if key in hidden:
+            withdrawn.add(key)
+        else:
+            standing[key] = stored[key]
+            refused_now[key] = stands(key, stored[key].content["owners"], dependent)
+    for key in await in_use(connection, reshaped - standing.keys()):
+        standing[key] = stored[key].as_hidden() if key in hidden else stored[key]
+        refused_now[key] = waits(key, stored[key].content["owners"], stands=key not in hidden)
+    gone = standing.keys()
+    return _Becoming(
+        dropped - withdrawn - gone, withdrawn - gone, extended - gone, standing, refused_now
+    )
 
 
 async def _execute(
@@ -192,8 +256,22 @@ def _content(table: PublishedTable) -> dict[str, Any]:
 
 def _shape(content: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
     """Return what a guard view is made of: a change of anything else leaves the view alone."""
-    columns = [(column["name"], column["type"]) for column in content["columns"]]
-    return content["form"], columns
+    return content["form"], _columns(content)
+
+
+def _columns(content: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(column["name"], column["type"]) for column in content["columns"]]
+
+
+def _extends(content: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+    """Whether PostgreSQL can make one view of another, and what stands on it stays."""
+    before = _columns(old)
+    return _columns(content)[: len(before)] == before
+
+
+def _hidden(key: TableName, content: Mapping[str, Any], hides: Hides) -> bool:
+    columns = [column["name"] for column in content["columns"]]
+    return any(hides(owner, key[1], columns) for owner in content["owners"])
 
 
 async def _stored(connection: AsyncConnection[TupleRow]) -> dict[TableName, _Stored]:
@@ -235,9 +313,9 @@ async def _store(
 
 
 def _drop(
-    stored: dict[TableName, _Stored], wanted: dict[TableName, _Stored], reshaped: set[TableName]
+    stored: dict[TableName, _Stored], wanted: dict[TableName, _Stored], dropped: set[TableName]
 ) -> Iterator[sql.Composable]:
-    for key in reshaped:
+    for key in dropped:
         yield sql.SQL("DROP VIEW IF EXISTS {} CASCADE").format(sql.Identifier(*key))
     for key, old in stored.items():
         if key not in wanted or wanted[key].content != old.content:
@@ -259,13 +337,10 @@ def _create_schemas(catalog: Catalog, present: set[str]) -> Iterator[sql.Composa
 
 
 def _create(
-    table: PublishedTable,
-    stored: Collection[TableName],
-    reshaped: Collection[TableName],
-    keyable: Mapping[str, bool],
+    table: PublishedTable, keyable: Mapping[str, bool], *, view: bool
 ) -> Iterator[sql.Composable]:
     yield from planning_table(table, frozenset(name for name, may in keyable.items() if may))
-    if table.key not in stored or table.key in reshaped:
+    if view:
         yield from guard_view(table)
     yield from comments(table)
 

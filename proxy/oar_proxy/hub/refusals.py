@@ -34,7 +34,10 @@ _TYPE_NAME: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A table that the hub does not hold as it is now. ``stands``: it holds the one before."""
+    """A table that the hub does not hold as it is now.
+
+    ``stands``: it holds the one before, which may be read.
+    """
 
     key: TableName
     owners: tuple[str, ...]
@@ -59,7 +62,7 @@ def stands(key: TableName, owners: Iterable[str], dependent: str) -> Refused:
     )
 
 
-def waits(key: TableName, owners: Iterable[str]) -> Refused:
+def waits(key: TableName, owners: Iterable[str], *, stands: bool) -> Refused:
     """Say of a table that is another one by now, or gone, that a transaction uses the one before.
 
     Publication waits for a short one; with one that is longer, other tables would wait as well.
@@ -69,7 +72,7 @@ def waits(key: TableName, owners: Iterable[str]) -> Refused:
         tuple(owners),
         "it changed or is gone, and a client's transaction still uses its old form",
         "nothing has to be done: it is published when that transaction has ended",
-        stands=True,
+        stands=stands,
     )
 
 
@@ -206,6 +209,28 @@ async def in_use(
         ([schema for schema, _ in views], [name for _, name in views]),
     )
     return [(schema, name) for schema, name in await cursor.fetchall()]
+
+
+async def rows_held(
+    connection: AsyncConnection[TupleRow], views: Collection[TableName]
+) -> set[TableName]:
+    """Return which of some views have rows that a table keeps: they cannot have more columns."""
+    cursor = await connection.execute(
+        """
+        SELECT n.nspname, c.relname
+        FROM unnest(%s::text[], %s::text[]) AS v(schema, name)
+        JOIN pg_catalog.pg_namespace AS n ON n.nspname = v.schema
+        JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = v.name
+        JOIN pg_catalog.pg_type AS t ON t.oid = c.reltype
+        WHERE EXISTS (
+            SELECT FROM pg_catalog.pg_depend AS d
+            WHERE d.refclassid = 'pg_catalog.pg_type'::regclass
+              AND d.refobjid IN (t.oid, t.typarray) AND d.deptype = 'n'
+              AND d.classid <> 'pg_catalog.pg_proc'::regclass)
+        """,
+        ([schema for schema, _ in views], [name for _, name in views]),
+    )
+    return {(schema, name) for schema, name in await cursor.fetchall()}
 
 
 async def dependents(

@@ -48,15 +48,15 @@ def _keys(table: PublishedTable, keyable: frozenset[str]) -> Iterator[sql.Compos
 
 
 def guard_view(table: PublishedTable) -> Iterator[sql.Composable]:
-    """Make the view that clients see."""
+    """Make the view that clients see, or give the one there is columns after its own."""
     name = sql.Identifier(*table.key)
     columns = sql.SQL(", ").join(
         sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.type))
         for column in table.columns
     )
-    yield sql.SQL("CREATE VIEW {} AS SELECT * FROM oar_internal.guard({}, {}) AS t({})").format(
-        name, sql.Literal(table.schema), sql.Literal(table.name), columns
-    )
+    yield sql.SQL(
+        "CREATE OR REPLACE VIEW {} AS SELECT * FROM oar_internal.guard({}, {}) AS t({})"
+    ).format(name, sql.Literal(table.schema), sql.Literal(table.name), columns)
     yield sql.SQL("GRANT SELECT ON {} TO oar_client").format(name)
 
 

@@ -16,6 +16,7 @@ from psycopg.rows import TupleRow
 from psycopg.types.json import Jsonb
 
 from oar_proxy.catalog import Catalog
+from oar_proxy.hub import withdrawal
 from oar_proxy.hub.bootstrap import CLIENT_ROLE
 from oar_proxy.hub.planner import TRANSIENT
 from oar_proxy.hub.refusals import dependents
@@ -46,11 +47,12 @@ async def publish_answers(
     present = await _views(connection)
     closed = None if present is not None or not views else await _make_schema(connection)
     held = present or set()
+    outdated = await _over_withdrawn(connection)
     fitting = {name: content for name, (content, fault) in stored.items() if fault is None}
     made = {
         entry.name
         for entry in entries
-        if entry.view in held
+        if entry.view in held - outdated
         and fitting.get(entry.name, {}).get("made") == wanted[entry.name]["made"]
     }
     kept = {
@@ -175,6 +177,22 @@ async def _views(connection: AsyncConnection[TupleRow]) -> set[str] | None:
         return None
     ours, names = row
     return set(names) if ours else None
+
+
+async def _over_withdrawn(connection: AsyncConnection[TupleRow]) -> set[str]:
+    """Return the names of the views that stand on a form of a table that was withdrawn."""
+    cursor = await connection.execute(
+        "SELECT c.relname::text FROM pg_catalog.pg_class AS c"
+        " JOIN pg_catalog.pg_rewrite AS r ON r.ev_class = c.oid"
+        " JOIN pg_catalog.pg_depend AS d ON d.objid = r.oid"
+        "  AND d.classid = 'pg_catalog.pg_rewrite'::regclass"
+        "  AND d.refclassid = 'pg_catalog.pg_class'::regclass"
+        " JOIN pg_catalog.pg_class AS t ON t.oid = d.refobjid"
+        " WHERE c.relnamespace = pg_catalog.to_regnamespace(%s)"
+        " AND t.relnamespace = pg_catalog.to_regnamespace(%s)",
+        (SCHEMA, withdrawal.SCHEMA),
+    )
+    return {name for (name,) in await cursor.fetchall()}
 
 
 async def _make_schema(connection: AsyncConnection[TupleRow]) -> str | None:
