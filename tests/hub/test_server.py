@@ -34,9 +34,7 @@ def place():
     directory = Path(tempfile.mkdtemp(prefix="oar-server-tests-"))
     directory.chmod(0o711)
     yield directory
-    # A test that failed may have left a server over it.
-    with contextlib.suppress(HubError):
-        EmbeddedServer(HubSettings(data_dir=directory / "hub"))._stop_server()
+    stop_what_is_left(HubSettings(data_dir=directory / "hub"))
     shutil.rmtree(directory)
 
 
@@ -62,8 +60,7 @@ def settings(used_before):
     """Settings of a hub that was used before."""
     settings = HubSettings(data_dir=used_before, database="postgres", max_connections=20)
     yield settings
-    with contextlib.suppress(HubError):
-        EmbeddedServer(settings)._stop_server()
+    stop_what_is_left(settings)
 
 
 @contextlib.contextmanager
@@ -74,6 +71,14 @@ def started(settings):
         yield address
     finally:
         server.stop()
+
+
+def stop_what_is_left(settings):
+    """Stop a server that a failed test left over a directory: one that is started replaces it."""
+    with contextlib.suppress(HubError):
+        if running_hub(settings) is not None:
+            with started(settings):
+                pass
 
 
 def query(address, statement):

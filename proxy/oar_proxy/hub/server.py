@@ -19,36 +19,29 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import pwd
 import secrets
 import shlex
 import shutil
-import signal
-import subprocess
 import tempfile
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import psycopg.conninfo
 import structlog
 
+from oar_proxy.hub.account import Account, server_account
 from oar_proxy.hub.address import HubAddress, HubError
-from oar_proxy.hub.binaries import ServerBinaries, copy_binaries, find_binaries
+from oar_proxy.hub.binaries import find_binaries
+from oar_proxy.hub.postmaster import clear_away, read_postmaster
+from oar_proxy.hub.programs import Programs
 from oar_proxy.settings import HubSettings
 
 ADMIN_ROLE: Final = "oar_admin"
-SERVER_ACCOUNT: Final = "oar-hub"
-"""The OS user the server runs as when the proxy runs as root; created when missing."""
 
 PORT: Final = 5432
 """Only names the socket file; the server listens on no network address."""
-
-_KEPT: Final = ("GLIBC_TUNABLES", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
-"""What the server's programs are given of the proxy's environment."""
 
 _CONNECTIONS: Final = 200
 """Where nobody says how many clients there will be."""
@@ -58,7 +51,6 @@ _SOCKET_PATH_LIMIT: Final = 103
 
 _SOCKET_DIRECTORY_PREFIX: Final = "oar-hub-"
 _START_LOG: Final = "start.log"
-_PROC: Final = Path("/proc")
 
 _START_SECONDS: Final = 600
 """Recovery after a crash replays the log since the last checkpoint before the server is ready."""
@@ -70,13 +62,6 @@ _LOOK_SECONDS: Final = 0.5
 
 _AGAIN_SECONDS: Final = 5.0
 """Between two attempts to start one that does not start."""
-
-_ACCOUNT_TRIES: Final = 5
-_ACCOUNT_SECONDS: Final = 0.2
-"""Between two attempts: meanwhile another program may hold the lock of /etc/passwd."""
-
-_ORPHAN_SECONDS: Final = 5
-"""What the backends of a killed server get to end by themselves."""
 
 # Written once, at the end of a new postgresql.conf: an operator's to change.
 _DEFAULTS: Final[Mapping[str, str]] = {
@@ -163,13 +148,6 @@ def running_hub(settings: HubSettings) -> HubAddress | None:
     return EmbeddedServer(settings).running()
 
 
-@dataclass(frozen=True, slots=True)
-class _Account:
-    uid: int
-    gid: int
-    name: str
-
-
 class EmbeddedServer:
     """One server over one directory. Not thread-safe; every call blocks."""
 
@@ -181,8 +159,8 @@ class EmbeddedServer:
         self._password_file = self._directory / "admin-password"
         self._lock: int | None = None
         self._sockets: Path | None = None
-        self._account: _Account | None = None
-        self._binaries: ServerBinaries | None = None
+        self._account: Account | None = None
+        self._programs: Programs | None = None
 
     def start(self) -> HubAddress:
         """Take the directory, recover what an earlier proxy left there, and start the server.
@@ -206,24 +184,26 @@ class EmbeddedServer:
     def stop(self) -> None:
         """Stop the server, ending its connections, and free the directory."""
         try:
-            self._stop_server()
+            if self._programs is not None:
+                self._stop_server(self._programs)
         finally:
             self._release()
 
     def restart(self) -> None:
         """Start a server again that has ended, at the same address. Raises :class:`HubError`."""
+        assert self._programs is not None, "it was never started"
         assert self._sockets is not None, "it was never started"
         try:
-            self._clear_away()
+            clear_away(self._pgdata)
             for left in self._sockets.iterdir():
                 left.unlink()
-            self._launch(self._sockets)
+            self._launch(self._programs, self._sockets)
         except OSError as error:
             raise HubError(f"hub directory {self._directory}: {error}") from error
 
     def running(self) -> HubAddress | None:
         """Return the address of a server that runs over the directory, whoever started it."""
-        postmaster = _read_postmaster(self._pgdata)
+        postmaster = read_postmaster(self._pgdata)
         if postmaster is None or not postmaster.alive:
             return None
         return self._address(postmaster.socket_directory)
@@ -233,43 +213,24 @@ class EmbeddedServer:
 
         Raises ``OSError`` and :class:`HubError` when that cannot be told.
         """
-        postmaster = _read_postmaster(self._pgdata)
+        postmaster = read_postmaster(self._pgdata)
         return postmaster is not None and postmaster.alive
 
     def _start(self) -> HubAddress:
-        self._account = self._server_account()
+        self._account = server_account(self._pgdata)
         self._make_directories()
-        self._binaries = find_binaries(self._initialised_major())
-        self._check_access()
-        self._stop_server()
+        found = find_binaries(self._initialised_major())
+        programs = Programs(found, self._account, self._pgdata, self._log)
+        self._programs = programs = programs.reachable(self._directory / "programs")
+        self._stop_server(programs)
         if not self._pgdata.exists():
-            self._initialise()
-        self._clear_away()
+            self._initialise(programs)
+        clear_away(self._pgdata)
         self._sockets = self._socket_directory()
-        self._launch(self._sockets)
+        self._launch(programs, self._sockets)
         return self._address(str(self._sockets))
 
-    # --- the OS user ------------------------------------------------------------------------
-
-    def _server_account(self) -> _Account | None:
-        owner = self._pgdata.stat().st_uid if self._pgdata.exists() else None
-        if os.geteuid() != 0:
-            if owner not in (None, os.geteuid()):
-                raise HubError(
-                    f"hub directory {self._pgdata} belongs to another OS user (uid {owner})",
-                    hint="run oar as that user or as root, or set hub.data_dir",
-                )
-            if owner is None:
-                _require_name(os.geteuid())
-            return None
-        if owner == 0:
-            raise HubError(
-                f"hub directory {self._pgdata} belongs to root, as which no PostgreSQL runs",
-                hint=f"chown -R {SERVER_ACCOUNT} {self._pgdata}",
-            )
-        if owner is not None:
-            return _Account(owner, self._pgdata.stat().st_gid, f"uid {owner}")
-        return _dedicated_account()
+    # --- making the files -------------------------------------------------------------------
 
     def _make_directories(self) -> None:
         if self._account is not None:
@@ -297,75 +258,6 @@ class EmbeddedServer:
             file.write(secrets.token_urlsafe(32) + "\n")
         self._give(self._password_file)
 
-    def _check_access(self) -> None:
-        """Let the server's OS user get at its files, or say what keeps it out."""
-        if self._account is None:
-            return
-        blocked = self._closed_to_server(self._log)
-        if blocked is not None:
-            raise HubError(
-                f"the hub's server runs as OS user {self._account.name}, which may not enter "
-                f"{blocked} to reach the hub's directory",
-                hint=f"set hub.data_dir to one that it can reach, allow it (chmod o+x {blocked}), "
-                "or run oar as an ordinary user",
-            )
-        # Root's own installations lie below its home, which nobody else may enter.
-        programs = self._programs()
-        if self._closed_to_server(programs.directory) is not None:
-            self._binaries = copy_binaries(programs, self._directory / "programs")
-
-    def _closed_to_server(self, directory: Path) -> Path | None:
-        resolved = directory.resolve()
-        path = [*reversed(resolved.parents), resolved]
-        return next((step for step in path if not self._may_enter(step)), None)
-
-    def _may_enter(self, directory: Path) -> bool:
-        command = ["/bin/sh", "-c", 'cd -P -- "$1"', "sh", str(directory)]
-        return self._run(command).returncode == 0
-
-    # --- running programs -------------------------------------------------------------------
-
-    def _programs(self) -> ServerBinaries:
-        if self._binaries is None:
-            self._binaries = find_binaries(self._initialised_major())
-        return self._binaries
-
-    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        # A clean environment: the proxy's holds owners' credentials, and PG… variables would
-        # change what the programs do.
-        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        account = self._account
-        return subprocess.run(  # noqa: S603 - programs found by this package
-            command,
-            user=account.uid if account else None,
-            group=account.gid if account else None,
-            extra_groups=[] if account else None,
-            umask=0o077,
-            # pg_ctl puts paths into a shell's command line between double quotes, which not every
-            # path survives: so the data directory travels in the environment, the log as a name.
-            cwd=self._log,
-            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "PGDATA": str(self._pgdata)} | kept,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-
-    def _program(self, name: str, *arguments: str) -> None:
-        began = time.time()
-        answer = self._run([str(self._programs().directory / name), *arguments])
-        if answer.returncode != 0:
-            written = [
-                path.read_text(errors="replace")
-                for path in sorted(self._log.iterdir(), key=lambda path: path.stat().st_mtime)
-                if path.stat().st_mtime >= began - 1
-            ]
-            reason = _reason([answer.stderr, *written])
-            raise HubError(f"the hub's {name} failed: {reason}", hint=f"see {self._log}")
-
-    # --- making the files -------------------------------------------------------------------
-
     def _initialised_major(self) -> int | None:
         version = self._pgdata / "PG_VERSION"
         if not self._pgdata.exists():
@@ -378,13 +270,13 @@ class EmbeddedServer:
                 hint="restore it from a backup, or move it away to begin anew",
             ) from error
 
-    def _initialise(self) -> None:
+    def _initialise(self, programs: Programs) -> None:
         # Made under another name, so that an interrupted initdb is never taken for a server.
         fresh = self._directory / "pgdata.new"
         if fresh.exists():
             shutil.rmtree(fresh)
         self._make_private(fresh)
-        self._program(
+        programs.run(
             "initdb",
             f"--pgdata={fresh}",
             f"--username={ADMIN_ROLE}",
@@ -392,10 +284,10 @@ class EmbeddedServer:
             "--auth=scram-sha-256",
             "--encoding=UTF8",
             "--no-instructions",
-            *_locale_arguments(self._programs().major),
+            *_locale_arguments(programs.binaries.major),
         )
         defaults = dict(_DEFAULTS) | {"log_directory": _quoted(str(self._log))}
-        if self._programs().major >= 18:
+        if programs.binaries.major >= 18:
             # Nothing here is read from disk in bulk: three worker processes would only idle.
             defaults["io_method"] = "'sync'"
         with (fresh / "postgresql.conf").open("a", encoding="utf-8") as file:
@@ -420,7 +312,7 @@ class EmbeddedServer:
 
     # --- running it -------------------------------------------------------------------------
 
-    def _launch(self, socket_directory: Path) -> None:
+    def _launch(self, programs: Programs, socket_directory: Path) -> None:
         (self._log / _START_LOG).unlink(missing_ok=True)
         socket = str(socket_directory).replace('"', '""')
         required = {
@@ -431,7 +323,7 @@ class EmbeddedServer:
             "max_connections": str(self._settings.max_connections or _CONNECTIONS),
         }
         options = [part for name, value in required.items() for part in ("-c", f"{name}={value}")]
-        self._program(
+        programs.run(
             "pg_ctl",
             "start",
             "--wait",
@@ -440,34 +332,20 @@ class EmbeddedServer:
             f"--options={shlex.join(options)}",
         )
 
-    def _stop_server(self) -> None:
-        postmaster = _read_postmaster(self._pgdata)
+    def _stop_server(self, programs: Programs) -> None:
+        postmaster = read_postmaster(self._pgdata)
         if postmaster is None:
             return
         if postmaster.alive:
             stop = ("stop", "--wait", f"--timeout={_STOP_SECONDS}")
             try:
-                self._program("pg_ctl", *stop, "--mode=fast")
+                programs.run("pg_ctl", *stop, "--mode=fast")
             except HubError:
                 # Fast has had its minute; immediate loses nothing that was committed.
-                self._program("pg_ctl", *stop, "--mode=immediate")
+                programs.run("pg_ctl", *stop, "--mode=immediate")
         socket_directory = Path(postmaster.socket_directory)
         if socket_directory.name.startswith(_SOCKET_DIRECTORY_PREFIX):
             shutil.rmtree(socket_directory, ignore_errors=True)
-
-    def _clear_away(self) -> None:
-        """Remove what a killed server leaves. The lock is held and no postmaster is alive."""
-        orphans = _backends(self._pgdata)
-        for ending in (signal.SIGQUIT, signal.SIGKILL):
-            for pid in orphans:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, ending)
-            deadline = time.monotonic() + _ORPHAN_SECONDS
-            while (orphans := _backends(self._pgdata)) and time.monotonic() < deadline:
-                time.sleep(0.02)
-        # PostgreSQL keeps the file whenever some process of the same OS user has that number,
-        # which is common in a restarted container. Against orphans it has a lock besides.
-        (self._pgdata / "postmaster.pid").unlink(missing_ok=True)
 
     def _address(self, socket_directory: str) -> HubAddress:
         try:
@@ -497,57 +375,6 @@ class EmbeddedServer:
             self._lock = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Postmaster:
-    """What ``postmaster.pid`` says. ``alive``: that process is a server over that directory."""
-
-    pid: int
-    socket_directory: str
-    alive: bool
-
-
-def _read_postmaster(pgdata: Path) -> _Postmaster | None:
-    try:
-        lines = (pgdata / "postmaster.pid").read_text().splitlines()
-        pid = int(lines[0])
-    except (FileNotFoundError, NotADirectoryError, IndexError, ValueError):
-        return None
-    except PermissionError as error:
-        raise HubError(
-            f"hub directory {pgdata} may not be read",
-            hint="run this as the OS user that runs oar serve",
-        ) from error
-    socket_directory = lines[4].strip() if len(lines) > 4 else ""
-    return _Postmaster(pid, socket_directory, _serves(pid, pgdata))
-
-
-def _serves(pid: int, pgdata: Path) -> bool:
-    """Tell whether process ``pid`` is a PostgreSQL server over ``pgdata`` (numbers are reused)."""
-    if _PROC.exists():
-        return _is_postgres(pid, pgdata)
-    listed = subprocess.run(  # noqa: S603 - a fixed program
-        ["/bin/ps", "-p", str(pid), "-o", "comm="], capture_output=True, text=True, check=False
-    )
-    return listed.stdout.strip().rpartition("/")[2] == "postgres"
-
-
-def _backends(pgdata: Path) -> list[int]:
-    """Return the processes that work in ``pgdata``; where there is no /proc, none is found."""
-    if not _PROC.exists():
-        return []
-    numbers = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal())
-    return [pid for pid in numbers if _is_postgres(pid, pgdata)]
-
-
-def _is_postgres(pid: int, pgdata: Path) -> bool:
-    try:
-        working = (_PROC / str(pid) / "cwd").readlink()
-        name = (_PROC / str(pid) / "comm").read_text().strip()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False  # not others: for want of a file descriptor a server would seem to have ended
-    return name == "postgres" and working == pgdata.resolve()
-
-
 def _take_lock(path: Path) -> int:
     """Return a descriptor that holds the lock; it is not inherited, so it dies with the proxy."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -565,47 +392,6 @@ def _take_lock(path: Path) -> int:
     return descriptor
 
 
-def _require_name(uid: int) -> None:
-    try:
-        pwd.getpwuid(uid)
-    except KeyError:
-        raise HubError(
-            f"the OS user oar runs as (uid {uid}) has no name, and initdb needs one",
-            hint="add it to /etc/passwd, run oar as a named user, or set hub.dsn",
-        ) from None
-
-
-def _dedicated_account() -> _Account:
-    try:
-        entry = pwd.getpwnam(SERVER_ACCOUNT)
-    except KeyError:
-        entry = _create_account()
-    return _Account(entry.pw_uid, entry.pw_gid, entry.pw_name)
-
-
-def _create_account() -> pwd.struct_passwd:
-    commands = {
-        "useradd": ["--system", "--user-group", "--no-create-home", "--shell", "/bin/false"],
-        "adduser": ["-S", "-D", "-H", "-s", "/bin/false"],  # BusyBox
-    }
-    for program, arguments in commands.items():
-        path = shutil.which(program, path="/usr/sbin:/sbin:/usr/bin:/bin")
-        if path is None:
-            continue
-        for _ in range(_ACCOUNT_TRIES):
-            subprocess.run(  # noqa: S603 - a fixed program and fixed arguments
-                [path, *arguments, SERVER_ACCOUNT], capture_output=True, check=False
-            )
-            # Whoever made it: two proxies that start together both try.
-            with contextlib.suppress(KeyError):
-                return pwd.getpwnam(SERVER_ACCOUNT)
-            time.sleep(_ACCOUNT_SECONDS)
-    raise HubError(
-        f"PostgreSQL does not run as root, and OS user {SERVER_ACCOUNT} could not be created",
-        hint=f"create a system user {SERVER_ACCOUNT}, run oar as an ordinary user, or set hub.dsn",
-    )
-
-
 def _locale_arguments(major: int) -> list[str]:
     # Text must sort by code point, as owners are asked to (Capabilities.text_order).
     if major >= 17:
@@ -615,16 +401,6 @@ def _locale_arguments(major: int) -> list[str]:
 
 def _quoted(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
-def _reason(outputs: Sequence[str]) -> str:
-    """Return the last line that says why a program failed, without its level."""
-    lines = [line.strip() for output in outputs for line in output.splitlines() if line.strip()]
-    for level in ("FATAL:", "PANIC:", "error:"):
-        for line in reversed(lines):
-            if level in line:
-                return line.partition(level)[2].strip()
-    return lines[-1] if lines else "it said nothing"
 
 
 def _sync_directory(directory: Path) -> None:
