@@ -34,6 +34,7 @@ from oar_proxy.columnnames import (
 from oar_proxy.conditions import compared_with_constants, compares_columns
 from oar_proxy.decision import Checked, Decisions, Restriction
 from oar_proxy.errors import InsufficientPrivilege
+from oar_proxy.sessionstate import BUILT_INS_ONLY
 from oar_proxy.sql.tree import ast, children, enums
 from oar_proxy.statement import FederatedStatement
 
@@ -62,9 +63,9 @@ def check(statement: FederatedStatement, decisions: Decisions) -> Checked:
                 restricted[base] = each if known is None else known.and_also(each)
     if restricted:
         checker = _Checker(statement, restricted)
-        if statement.state.shadows_built_ins:
-            # There, "=" and count() are whatever somebody made of them.
-            raise checker.unclear("the search path looks into another schema before pg_catalog")
+        foreign = statement.state.foreign_names
+        if foreign is not None:
+            raise checker.unclear(foreign, hint=BUILT_INS_ONLY)
         try:
             checker.statement(statement.parsed.node)
         except RecursionError:
@@ -417,13 +418,15 @@ class _Checker:
             base = self._equal[base]
         return base
 
-    def unclear(self, why: str) -> InsufficientPrivilege:
+    def unclear(
+        self, why: str, hint: str = "write a plain SELECT, with the column named by its table"
+    ) -> InsufficientPrivilege:
         """Return the error of a statement of which it cannot be told what it does."""
         restriction = min(self._restricted.values(), key=lambda each: each.rules)
         return InsufficientPrivilege(
             f"it is not clear whether {restriction.name} is used as its owner allows: {why}",
             detail=f"rule {restriction.rules[0]}",
-            hint="write a plain SELECT, with the column named by its table",
+            hint=hint,
         )
 
 

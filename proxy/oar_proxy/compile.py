@@ -146,6 +146,7 @@ class Compiler:
             statement.collates_otherwise,
             wishes.max_keys,
             wishes.full,
+            statement.state.open_schemas,
             *wishes.meaning.items(),
         )
         # Whoever asked first is not remembered with it: a session would never end.

@@ -26,6 +26,7 @@ from oar_proxy.groupforms import (
 )
 from oar_proxy.hub.planreading import Reading, Unreduced
 from oar_proxy.rowforms import Known
+from oar_proxy.sessionstate import BUILT_INS_ONLY
 from oar_proxy.sql.clauses import clauses
 from oar_proxy.sql.ctes import inline_one
 from oar_proxy.sql.text import Edit, SyntaxFault, bracketed_queries, quote_identifier, splice
@@ -88,8 +89,9 @@ def shown(
     if not rules:
         return statement, None  # what read it is read by nothing
     reading = _Reading(statement, rules, literals)
-    if statement.state.shadows_built_ins:
-        raise reading.refuse("the search path looks into another schema before pg_catalog")
+    foreign = statement.state.foreign_names
+    if foreign is not None:
+        raise reading.refuse(foreign, hint=BUILT_INS_ONLY)
     try:
         return reading.rewritten()
     except RecursionError:
@@ -196,8 +198,8 @@ class _Reading:
         self._literals = literals
         self._given: dict[int, tuple[Any, list[str]]] = {}
 
-    def refuse(self, why: str) -> InsufficientPrivilege:
-        return _refuse(next(rule for _, rule in self._rules.values()), why)
+    def refuse(self, why: str, hint: str = _HINT) -> InsufficientPrivilege:
+        return _refuse(next(rule for _, rule in self._rules.values()), why, hint)
 
     def rewritten(self) -> tuple[FederatedStatement, Withheld]:
         extent = self._statement.parsed.query_extent

@@ -59,6 +59,9 @@ OWN: Final = tuple(name for name in _SETTINGS if name.startswith("oar."))
 SESSION_STATE: Final = f"oar_internal.session_state('{{{','.join(_SETTINGS)}}}')"
 """An expression of SQL for the state; it has no parameter, and can be asked along with others."""
 
+BUILT_INS_ONLY: Final = "SET search_path = public, and write the schemas of tables"
+"""What to do about `SessionState.foreign_names`."""
+
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "us": 1e-6}
 
 _BOOLEANS: Final = {
@@ -80,6 +83,8 @@ class SessionState:
     transaction: str | None = None
     """When the transaction began, where all its statements read one moment: no other of the session
     began then."""
+    open_schemas: tuple[str, ...] = ()
+    """Schemas of the search path in which others than an administrator may make functions."""
 
     @property
     def subject(self) -> Subject:
@@ -109,6 +114,7 @@ class SessionState:
             settings,
             frozenset(answer["roles"]),
             answer["transaction"],
+            tuple(answer["open_schemas"]),
         )
 
     @property
@@ -125,6 +131,22 @@ class SessionState:
     def shadows_built_ins(self) -> bool:
         """Whether another schema may be looked into before PostgreSQL's own."""
         return "pg_catalog" in self.settings.get("search_path", "")
+
+    @property
+    def foreign_names(self) -> str | None:
+        """Why ``=`` or ``count`` may be what somebody made of them; None: they are PostgreSQL's.
+
+        Where PostgreSQL's own schema is looked into first, an operator or a function of another one
+        is taken all the same if it is for exactly these types, such as ``varchar = varchar``.
+        """
+        if self.shadows_built_ins:
+            return "the search path looks into another schema before pg_catalog"
+        if self.open_schemas:
+            return (
+                f"schema {self.open_schemas[0]} of the search path may have functions and "
+                "operators of others than the hub's administrator"
+            )
+        return None
 
     def timeout(self, most: float) -> float:
         """Return the session's ``statement_timeout`` in seconds; ``most`` without a shorter one."""

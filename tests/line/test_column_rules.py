@@ -472,6 +472,62 @@ def test_nothing_is_clear_where_another_schema_comes_before_the_built_ins(proxy)
     assert client.execute("SELECT count(*) FROM shop.d").fetchone() == (4,)
 
 
+def test_no_operator_or_aggregate_that_others_may_have_made_is_given_the_values(
+    owners, new_hub, running_proxy
+):
+    hub = new_hub()
+    policy = (
+        "version: 1\ntables: {a: {columns: {v: {output: aggregate_only, functions: [sum]}}},"
+        " d: {min_group: {entity: id, size: 2}}}\n"
+    )
+    asked = (
+        "SELECT count(*) FROM shop.a WHERE v = 5::bigint",
+        "SELECT count(*) FROM shop.a JOIN shop.b ON v = w",
+        "SELECT count(*) FROM shop.a WHERE v IN (SELECT w FROM shop.b)",
+        "SELECT sum(v) FROM shop.a",
+        "SELECT count(*) FROM shop.d WHERE name = 5::bigint",
+        "SELECT sum(name) FROM shop.d",
+    )
+    told = []
+    with (
+        running_proxy(owners.settings(hub, {"north": policy})) as (_, dsn),
+        psycopg.connect(hub, autocommit=True) as administrator,
+        psycopg.connect(dsn, autocommit=True) as client,
+    ):
+        client.add_notice_handler(lambda said: told.append(said.message_primary))
+        user = client.execute("SELECT session_user").fetchone()[0]
+        administrator.execute("CREATE SCHEMA drafts; CREATE SCHEMA kept")
+        administrator.execute(f'GRANT USAGE ON SCHEMA kept TO "{user}"')
+        administrator.execute(f'GRANT USAGE, CREATE ON SCHEMA drafts TO "{user}"')
+        # Transactions of its own: nobody else sees what is made in them.
+        with client.transaction(force_rollback=True):
+            for statement in (
+                "CREATE FUNCTION drafts.tell(v text, n bigint) RETURNS bool LANGUAGE plpgsql"
+                " AS $$BEGIN RAISE NOTICE 'told %', v; RETURN true; END$$",
+                "CREATE OPERATOR drafts.= (LEFTARG = text, RIGHTARG = bigint, FUNCTION = drafts.tell)",
+                "CREATE AGGREGATE drafts.sum(text) (SFUNC = textcat, STYPE = text)",
+                "SET LOCAL search_path = drafts, public",
+            ):
+                client.execute(statement)
+            assert client.execute("SELECT sum(s) FROM shop.b").fetchone()[0]
+            for statement in asked:
+                client.execute("SAVEPOINT before")
+                with pytest.raises(psycopg.errors.InsufficientPrivilege) as refused:
+                    client.execute(statement)
+                assert "schema drafts of the search path" in str(refused.value)
+                client.execute("ROLLBACK TO before")
+        assert not any("told" in each for each in told)
+        counted = "SELECT count(*) FROM shop.a WHERE v = 'x'"
+        client.execute("SET search_path = kept, public")
+        assert client.execute(counted).fetchone() == (2,)
+        # What was planned before does not hold for a schema that is opened.
+        administrator.execute("GRANT CREATE ON SCHEMA kept TO PUBLIC")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="schema kept"):
+            client.execute(counted)
+        client.execute("SET search_path = public")
+        assert client.execute(counted).fetchone() == (2,)
+
+
 def test_no_type_of_the_session_s_own_is_given_the_values(ruled):
     told = []
     ruled.add_notice_handler(lambda said: told.append(said.message_primary))

@@ -102,6 +102,18 @@ BEGIN
             WHERE r.oid >= 16384 AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')),
         'search_path', ARRAY(SELECT pg_catalog.quote_ident(s)
             FROM pg_catalog.unnest(pg_catalog.current_schemas(false)) AS s),
+        -- Those in which somebody else than an administrator may make functions and operators.
+        'open_schemas', ARRAY(SELECT n.nspname FROM pg_catalog.pg_namespace n
+            WHERE n.nspname = ANY (pg_catalog.current_schemas(false)) AND EXISTS (
+                SELECT FROM (SELECT n.nspowner AS maker UNION ALL
+                    SELECT a.grantee FROM pg_catalog.aclexplode(n.nspacl) AS a
+                    WHERE a.privilege_type = 'CREATE') AS may
+                WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = may.maker
+                    AND (r.rolsuper OR r.rolname = 'pg_database_owner'
+                         OR r.oid IN (SELECT d.datdba FROM pg_catalog.pg_database d
+                                      WHERE d.datname = pg_catalog.current_database())
+                         OR r.oid IN (SELECT o.nspowner FROM pg_catalog.pg_namespace o
+                                      WHERE o.nspname = 'oar_internal'))))),
         'settings', (SELECT pg_catalog.json_object_agg(s, pg_catalog.current_setting(s, true))
             FROM pg_catalog.unnest(settings) AS s),
         'transaction', CASE WHEN pg_catalog.current_setting('transaction_isolation')
