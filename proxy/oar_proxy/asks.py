@@ -13,12 +13,7 @@ import structlog
 from oar_adapters.interface import Adapter
 
 from oar_proxy.drafters import Draft
-from oar_proxy.errors import (
-    LedgerUnavailable,
-    OarError,
-    refusal_of,
-    sqlstate_of,
-)
+from oar_proxy.errors import OarError, refusal_of, sqlstate_of
 from oar_proxy.federation import HubLink, tell
 from oar_proxy.gate import Gate
 from oar_proxy.ledger import SUCCESS, Ask, Kind, Ledger, StepOutcome, digest
@@ -96,7 +91,9 @@ class Asks:
         except (Exception, asyncio.CancelledError) as error:
             # One write more before leaving: that it was cancelled is an outcome like any other.
             sqlstate = sqlstate_of(error)
-            await self._close(ask, sqlstate, finished, refusal_of(error))
+            await self._ledger.finish_ask(
+                ask, sqlstate=sqlstate, finished=finished, refusal=refusal_of(error)
+            )
             raise
         finally:
             log.info(
@@ -115,7 +112,7 @@ class Asks:
     async def refused(self, statement: FederatedStatement, error: OarError) -> None:
         """Record a statement for which nothing was asked, because of a policy or a limit."""
         ask = await self._open(statement, "refused", None)
-        await self._close(ask, error.sqlstate, (), error.detail)
+        await self._ledger.finish_ask(ask, sqlstate=error.sqlstate, refusal=error.detail)
 
     async def settle(self) -> None:
         """Wait until nothing that was asked holds anything at an owner, or lacks its outcome."""
@@ -130,7 +127,7 @@ class Asks:
         Returns the task of the latter alone: no statement reads what is still held there.
         """
         self._start(self._let_go(held, ask))
-        return self._start(self._close(ask, SUCCESS, finished))
+        return self._start(self._ledger.finish_ask(ask, finished=finished))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         settling = asyncio.create_task(work)
@@ -156,21 +153,6 @@ class Asks:
             verified=tuple(d.review.name for d in statement.drafts if d.review is not None),
             application=statement.state.application,
         )
-
-    async def _close(
-        self,
-        ask: Ask,
-        sqlstate: str,
-        finished: Sequence[StepOutcome],
-        refusal: str | None = None,
-    ) -> None:
-        try:
-            await self._ledger.finish_ask(
-                ask, sqlstate=sqlstate, rows=None, finished=finished, refusal=refusal
-            )
-        except LedgerUnavailable:
-            # What was sent is recorded; only the outcome is not, and reads as unknown.
-            log.warning("ledger outcome not written", ask=str(ask.id))
 
 
 def _kind(drafts: Sequence[Draft]) -> Kind:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final, Literal, LiteralString
 
 import psycopg
+import structlog
 from oar_policies.model import Subject
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
@@ -45,6 +46,8 @@ COMPILED: Final = "compiled"
 """The protocol of every statement, and of questions that one draft answers: no row is shown."""
 
 _BEFORE: Final = files("oar_proxy.hub").joinpath("ledger_before.sql").read_bytes()
+
+log = structlog.get_logger(__name__)
 
 _OLD_TABLES: Final = ("asks", "steps", "disclosures", "step_outcomes", "ask_outcomes")
 
@@ -428,7 +431,7 @@ class Ledger:
         ask: Ask,
         *,
         sqlstate: str = SUCCESS,
-        rows: int | None,
+        rows: int | None = None,
         finished: Sequence[StepOutcome] = (),
         refusal: str | None = None,
     ) -> None:
@@ -436,13 +439,17 @@ class Ledger:
 
         ``finished`` are outcomes of its steps that are not written yet; ``refusal`` names the rule
         or limit that refused it. An ask that was refused before its first step gets its entry here,
-        so that refusals are on the ledger too. Raises :class:`LedgerUnavailable`.
+        so that refusals are on the ledger too.
 
-        Outcomes do not wait for the disk: what is written later waits for them as well, and a lost
-        one reads as "unknown".
+        Outcomes do not wait for the disk: what is written later waits for them as well. One that
+        is lost or cannot be written fails nothing: what was sent is recorded, and an outcome that
+        is not there reads as "unknown".
         """
         outcome = {"sqlstate": sqlstate, "rows": rows, "refusal": refusal}
-        await self._writer.write(_Wave(ask, (), finished, outcome, durable=False))
+        try:
+            await self._writer.write(_Wave(ask, (), finished, outcome, durable=False))
+        except LedgerUnavailable:
+            log.warning("ledger outcome not written", ask=str(ask.id))
 
 
 class _Wave:

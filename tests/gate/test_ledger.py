@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import structlog
 from oar_policies.model import Subject
 from oar_proxy import writer
 from oar_proxy.chain import Entry, Named, Report, Verification
@@ -256,6 +257,8 @@ def crash(hub) -> None:
 
 
 def test_a_hub_that_does_not_write_makes_the_ledger_unavailable(hub):
+    opened = ask()
+
     async def work(book: Ledger):
         end_connections(hub)
         hub.execute("ALTER DATABASE oar SET default_transaction_read_only = on")
@@ -263,6 +266,11 @@ def test_a_hub_that_does_not_write_makes_the_ledger_unavailable(hub):
             await book.record(ask(), [step()])  # finds its connection gone
         with pytest.raises(LedgerUnavailable) as caught:
             await book.record(ask(), [step()])
+        # Whoever has the answer already keeps it.
+        with structlog.testing.capture_logs() as logged:
+            await book.finish_ask(opened)
+        told = [line["ask"] for line in logged if line["event"] == "ledger outcome not written"]
+        assert told == [str(opened.id)]
         reset(hub)
         assert await book.record(ask(), [step()])
         return caught.value

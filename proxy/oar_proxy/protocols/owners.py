@@ -30,7 +30,6 @@ from oar_proxy.errors import (
     FeatureNotSupported,
     HubConnectionLost,
     InsufficientPrivilege,
-    LedgerUnavailable,
     Unanswerable,
     refusal_of,
     sqlstate_of,
@@ -178,17 +177,13 @@ class OwnerQueries:
             sqlstate, refusal = sqlstate_of(error), refusal_of(error)
             raise
         finally:
-            try:
-                await self.ledger.finish_ask(
-                    ask,
-                    sqlstate=sqlstate,
-                    rows=sitting.rows,
-                    finished=sitting.finished,
-                    refusal=refusal,
-                )
-            except LedgerUnavailable:
-                # What was sent is recorded; only the outcome is not, and reads as unknown.
-                log.warning("ledger outcome not written", ask=str(ask.id))
+            await self.ledger.finish_ask(
+                ask,
+                sqlstate=sqlstate,
+                rows=sitting.rows,
+                finished=sitting.finished,
+                refusal=refusal,
+            )
             log.info(
                 "protocol",
                 ask=str(ask.id),
