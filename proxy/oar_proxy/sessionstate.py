@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from oar_adapters.interface import Cell
@@ -90,6 +90,15 @@ class SessionState:
     def subject(self) -> Subject:
         """Who asks and what for, as policies see it."""
         return Subject(self.principal, self.roles, self.settings.get("oar.purpose") or None)
+
+    def of(self, subject: Subject) -> SessionState:
+        """Return the state of a session that is the same but for who has it."""
+        return replace(
+            self,
+            principal=subject.principal,
+            roles=subject.roles,
+            settings={**self.settings, "oar.purpose": subject.purpose or ""},
+        )
 
     @property
     def reads_its_dates(self) -> bool:

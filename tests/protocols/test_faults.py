@@ -6,7 +6,7 @@ import json
 
 import pytest
 from oar_proxy.errors import DrafterUnavailable
-from oar_proxy.protocols.hubsession import Size
+from oar_proxy.hub.session import Size
 
 KEY = "recD078PnS3x2doBe"
 SIZE = Size(20, 1600)

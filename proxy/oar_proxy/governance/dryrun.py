@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import NoReturn
 
 import psycopg
-from oar_adapters.interface import Adapter, Cell, OwnerError, OwnerErrorKind, OwnerSchema
+from oar_adapters.interface import Adapter, OwnerError, OwnerErrorKind, OwnerSchema
 from oar_adapters.recorded import RecordedAdapter
 from oar_policies.model import Policy, Subject
 from psycopg.rows import TupleRow
@@ -26,19 +26,19 @@ from oar_proxy.catalog import Catalog
 from oar_proxy.compile import Compiler
 from oar_proxy.decision import Decisions
 from oar_proxy.errors import FeatureNotSupported, OarError
-from oar_proxy.federation import Parameter
 from oar_proxy.gate import Gate
 from oar_proxy.hub.access import admin_pool
 from oar_proxy.hub.address import HubAddress
 from oar_proxy.hub.bootstrap import CLIENT_ROLE
 from oar_proxy.hub.planner import Planner
 from oar_proxy.hub.publication import publish, publishing
+from oar_proxy.hub.session import HubSession, prepare
 from oar_proxy.inspection import TIMEOUT, configured_policies, open_owner, read_catalog
 from oar_proxy.ledger import Ask, Ledger, digest
 from oar_proxy.plan import Plan, keyless_scan
 from oar_proxy.publishing import publication
 from oar_proxy.recognition import recognise
-from oar_proxy.sessionstate import SESSION_STATE, SessionState
+from oar_proxy.sessionstate import SessionState
 from oar_proxy.settings import ConfigurationError, Settings
 from oar_proxy.sql.parse import parse
 from oar_proxy.sql.text import SyntaxFault
@@ -115,6 +115,7 @@ async def open_dry_run(settings: Settings, catalog: Path | None) -> AsyncIterato
 
 async def _client(address: HubAddress) -> psycopg.AsyncConnection[TupleRow]:
     connection = await psycopg.AsyncConnection.connect(address.conninfo, autocommit=True)
+    prepare(connection)
     await connection.execute(f"SET ROLE {CLIENT_ROLE}".encode())
     return connection
 
@@ -169,7 +170,7 @@ class DryRun:
             )
 
     async def _plan(self, text: str, subject: Subject) -> Plan | None:
-        link = _Session(self.session, subject)
+        link = HubSession(self.session, subject)
         try:
             statements = parse(text)
         except SyntaxFault:
@@ -219,36 +220,3 @@ def _steps(plan: Plan) -> Iterator[gates.Step]:
         edges = (column.edge for used in step.all_edges for column in used.columns)
         bound = (gates.BoundEdge(edge, 0, (0,) * len(edge.origins)) for edge in edges)
         yield gates.Step(step.owner, keyless_scan(step), "", tuple(bound), plan.checked)
-
-
-class _Session:
-    """A client's session at the hub, whoever is said to have it."""
-
-    def __init__(self, connection: psycopg.AsyncConnection[TupleRow], subject: Subject) -> None:
-        self._connection = connection
-        self._subject = subject
-
-    async def query(self, sql: str, parameters: Sequence[Parameter] = ()) -> list[tuple[Cell, ...]]:
-        """Run one statement. See `HubReader.query`."""
-        assert not parameters
-        cursor = await self._connection.execute(sql.encode())
-        result = cursor.pgresult
-        assert result is not None
-        columns = range(result.nfields)
-        return [tuple(result.get_value(row, c) for c in columns) for row in range(result.ntuples)]
-
-    async def state(self) -> SessionState:
-        """Return the session's state."""
-        ((cell,),) = await self.query(f"SELECT {SESSION_STATE}")
-        return self.learn(cell)
-
-    def learn(self, cell: Cell) -> SessionState:
-        """Take in the session's state, but for who has it."""
-        state = SessionState.read(cell)
-        purpose = {"oar.purpose": self._subject.purpose or ""}
-        return replace(
-            state,
-            principal=self._subject.principal,
-            roles=self._subject.roles,
-            settings={**state.settings, **purpose},
-        )

@@ -19,10 +19,10 @@ from oar_proxy.errors import (
     OarError,
     OutOfMemory,
 )
+from oar_proxy.hub.session import Scalar, Size
 from oar_proxy.prompt import Message, schema_text
 from oar_proxy.protocols import prompts
 from oar_proxy.protocols.contacts import Contacts
-from oar_proxy.protocols.hubsession import Scalar, Size
 from oar_proxy.protocols.owners import Sitting
 from oar_proxy.question import Question
 

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from oar_proxy.hub.session import Size
 from oar_proxy.protocols import prompts
 from oar_proxy.protocols.attempt import Attempt, OwnerQuery, Verdict, schemas
-from oar_proxy.protocols.hubsession import Size
 
 SIZE: Final = Size(rows=100, size=8_000)
 

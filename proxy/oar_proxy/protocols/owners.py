@@ -11,12 +11,13 @@ import math
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import psycopg
 import structlog
 from oar_adapters.interface import Adapter
+from oar_policies.model import Subject
 from psycopg import AsyncConnection, sql
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
@@ -38,9 +39,9 @@ from oar_proxy.gate import Gate
 from oar_proxy.hub.address import HubAddress
 from oar_proxy.hub.bootstrap import CLIENT_ROLE
 from oar_proxy.hub.planner import Planner
+from oar_proxy.hub.session import HubSession, Scalar, Size, prepare
 from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
 from oar_proxy.memory import Account, Memory
-from oar_proxy.protocols.hubsession import HubSession, Scalar, Size, prepare
 from oar_proxy.protocols.literals import Seen
 from oar_proxy.question import Question
 from oar_proxy.recognition import guard_text, recognise
@@ -141,14 +142,14 @@ class OwnerQueries:
         return f"owner {owner} does not let a model read its rows: rule {decision.rule}"
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[HubSession]:
+    async def session(self, subject: Subject) -> AsyncIterator[HubSession]:
         """Hold a hub session in a read-only transaction, undone at the end of the block."""
         try:
             async with (
                 self._pool.connection() as connection,
                 connection.transaction(force_rollback=True),
             ):
-                yield HubSession(connection)
+                yield HubSession(connection, subject)
         except PoolTimeout as error:
             raise HubConnectionLost("the hub gave no connection in time") from error
 
@@ -225,7 +226,10 @@ class Sitting:
         parsed = _bounded(_own_query(text, catalog, owner), size.rows)
         finished: list[StepOutcome] = []
         try:
-            async with self.queries.session() as session, AsyncExitStack() as held:
+            async with (
+                self.queries.session(self.ask_entry.subject) as session,
+                AsyncExitStack() as held,
+            ):
                 statement = await self._understood(parsed, catalog, session)
                 result = await self._run(
                     owner, parsed, statement, size, session=session, held=held, finished=finished
@@ -258,20 +262,15 @@ class Sitting:
         unsafe = await session.unsafe_functions(parsed)
         if unsafe:
             raise FeatureNotSupported(f"functions that may do more than compute: {unsafe}")
-        state = await session.state()
         guarded = await guard_text(parsed.text, session, catalog)
-        error = await self.queries.planner.check(guarded, meaning(state))
+        error = await self.queries.planner.check(guarded, meaning(await session.state()))
         if error is not None:
             raise FeatureNotSupported(error)
         recognised = await recognise(parsed.text, session, catalog, _no_question)
         statement = None if recognised is None else recognised.statement
         if statement is None or statement.others or statement.calls:
             raise FeatureNotSupported("the query reads something else than the owner's tables")
-        # The hub session is the proxy's own; who asks is somebody else.
-        ask = self.ask_entry
-        settings = {**state.settings, "oar.purpose": ask.purpose or ""}
-        asking = replace(state, principal=ask.principal, roles=ask.roles, settings=settings)
-        return replace(statement, state=asking)
+        return statement
 
     async def _run(
         self,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from oar_proxy.hub.session import Size
 from oar_proxy.protocols import prompts
 from oar_proxy.protocols.attempt import Attempt, OwnerQuery, Stopped, Verdict, schemas
-from oar_proxy.protocols.hubsession import Size
 
 SIZE: Final = Size(rows=20, size=1_600)
 

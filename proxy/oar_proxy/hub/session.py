@@ -1,4 +1,4 @@
-"""A session at the hub of the proxy's own, in which an owner's query is read and answered."""
+"""A session at the hub of the proxy's own, in which queries are read and answered for others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from oar_adapters.interface import Cell
+from oar_policies.model import Subject
 from psycopg import AsyncConnection, AsyncRawCursor, AsyncRawServerCursor, sql
 from psycopg.adapt import Dumper, PyFormat
 from psycopg.pq import Format
@@ -78,10 +79,15 @@ class _SentDumper(Dumper):
 
 
 class HubSession:
-    """A :class:`~oar_proxy.federation.HubReader` over a connection of the proxy's own."""
+    """A :class:`~oar_proxy.federation.HubReader` over a connection of the proxy's own.
 
-    def __init__(self, connection: AsyncConnection[TupleRow]) -> None:
+    :func:`prepare` has seen that connection. The state is that of a session of ``subject``, who
+    asks through it.
+    """
+
+    def __init__(self, connection: AsyncConnection[TupleRow], subject: Subject) -> None:
         self._connection = connection
+        self._subject = subject
         self._state: SessionState | None = None
 
     async def enter(self, schemas: Sequence[str]) -> None:
@@ -138,11 +144,11 @@ class HubSession:
     async def state(self) -> SessionState:
         if self._state is None:
             ((cell,),) = await self.query(f"SELECT {SESSION_STATE}")
-            self._state = SessionState.read(cell)
+            return self.learn(cell)
         return self._state
 
     def learn(self, cell: Cell) -> SessionState:
-        self._state = SessionState.read(cell)
+        self._state = SessionState.read(cell).of(self._subject)
         return self._state
 
 
