@@ -6,13 +6,14 @@ import asyncio
 import gc
 import resource
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 import psycopg
 import structlog
+from oar_policies.model import Policy
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 from psycopg_pool import PoolTimeout
@@ -50,7 +51,7 @@ from oar_proxy.settings import (
     Settings,
     strangers,
 )
-from oar_proxy.tls import open_certificate
+from oar_proxy.tls import Certificate, open_certificate
 from oar_proxy.verified.answers import configured_answers
 from oar_proxy.wire.scram import Keys, decode_verifier
 
@@ -141,19 +142,8 @@ async def open_application(
         for adapter in adapters.values():
             stack.push_async_callback(adapter.close)
         report("starting the hub")
-        address = await stack.enter_async_context(open_hub(_sized(settings)))
-        admin = await stack.enter_async_context(admin_pool(address))
-        async with admin.connection() as connection:
-            await _check_room(connection, settings.listen)
-            await ledgers.install(connection)
-        await inforce.record(admin, inforce.proxy_name(settings.listen), policies)
-        await set_defaults(
-            admin,
-            {
-                "oar.protocol": settings.questions.protocol,
-                "oar.budget": str(settings.questions.budget),
-            },
-        )
+        hub = await stack.enter_async_context(_prepared_hub(settings, policies))
+        address = hub.address
         planner = await stack.enter_async_context(Planner(address))
         ledger = await stack.enter_async_context(_ledger(address, settings.ledger))
         budgets = await stack.enter_async_context(Budgets(address.conninfo, settings.applications))
@@ -187,7 +177,7 @@ async def open_application(
             settings,
             adapters,
             gate=gate,
-            admin=admin,
+            admin=hub.admin,
             planner=planner,
             pipeline=pipeline,
             drafts=drafts,
@@ -197,26 +187,54 @@ async def open_application(
             log.warning("no owner is configured: there is nothing to ask about")
         report("reading the owners' schemas")
         await refresher.refresh()
-        keys = await user_keys(admin)
-        if certificate is not None and keys is None:
-            log.warning("no channel binding: the hub's role may not read its users' verifiers")
-        sentinels = await stack.enter_async_context(Sentinels(address))
+        listening = _listening(settings.listen, hub, pipeline, certificate)
+        port = await stack.enter_async_context(listening)
+        watching = asyncio.create_task(refresher.watch(), name="catalog refresh")
+        stack.push_async_callback(_cancel, watching)
+        log.info("listening", host=settings.listen.host, port=port, owners=len(adapters))
+        yield Application(settings.listen.host, port, hub, pipeline, refresher, owner_queries)
+
+
+@asynccontextmanager
+async def _prepared_hub(settings: Settings, policies: Mapping[str, Policy]) -> AsyncIterator[Hub]:
+    """Open the hub, and put into it what does not wait for owners."""
+    async with open_hub(_sized(settings)) as address, admin_pool(address) as admin:
+        async with admin.connection() as connection:
+            await _check_room(connection, settings.listen)
+            await ledgers.install(connection)
+        await inforce.record(admin, inforce.proxy_name(settings.listen), policies)
+        await set_defaults(
+            admin,
+            {
+                "oar.protocol": settings.questions.protocol,
+                "oar.budget": str(settings.questions.budget),
+            },
+        )
+        yield Hub(address, admin)
+
+
+@asynccontextmanager
+async def _listening(
+    listen: Listen, hub: Hub, pipeline: Pipeline, certificate: Certificate | None
+) -> AsyncIterator[int]:
+    """Let clients in for the length of the block, at the port that is given."""
+    keys = await user_keys(hub.admin)
+    if certificate is not None and keys is None:
+        log.warning("no channel binding: the hub's role may not read its users' verifiers")
+    async with Sentinels(hub.address) as sentinels:
         door = FrontDoor(
-            settings.listen,
-            address,
+            listen,
+            hub.address,
             pipeline,
             certificate=certificate,
             keys=keys,
             sentinels=sentinels,
         )
         port = await door.start()
-        stack.push_async_callback(door.stop)
-        watching = asyncio.create_task(refresher.watch(), name="catalog refresh")
-        stack.push_async_callback(_cancel, watching)
-        log.info("listening", host=settings.listen.host, port=port, owners=len(adapters))
-        yield Application(
-            settings.listen.host, port, Hub(address, admin), pipeline, refresher, owner_queries
-        )
+        try:
+            yield port
+        finally:
+            await door.stop()
 
 
 async def user_keys(admin: AdminPool) -> KeysOf | None:
