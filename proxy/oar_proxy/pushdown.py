@@ -238,8 +238,8 @@ def _unfaithful(
 ) -> str | None:
     if not can.statements:
         return "its owner's adapter takes no whole statements"
-    if state.shadows_built_ins:
-        return "the session's search_path may shadow a built-in name"
+    if state.foreign_names is not None:
+        return state.foreign_names
     for occurrence in occurrences:
         for column in occurrence.table.holders[0].table.columns:
             if column.name not in occurrence.columns:

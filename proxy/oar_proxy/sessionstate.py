@@ -137,18 +137,13 @@ class SessionState:
         return self.settings.get("application_name", "")
 
     @property
-    def shadows_built_ins(self) -> bool:
-        """Whether another schema may be looked into before PostgreSQL's own."""
-        return "pg_catalog" in self.settings.get("search_path", "")
-
-    @property
     def foreign_names(self) -> str | None:
         """Why ``=`` or ``count`` may be what somebody made of them; None: they are PostgreSQL's.
 
         Where PostgreSQL's own schema is looked into first, an operator or a function of another one
         is taken all the same if it is for exactly these types, such as ``varchar = varchar``.
         """
-        if self.shadows_built_ins:
+        if "pg_catalog" in self.settings.get("search_path", ""):
             return "the search path looks into another schema before pg_catalog"
         if self.open_schemas:
             return (

@@ -105,7 +105,7 @@ def countable(
     ``without`` are nodes (by ``id``) that are passed over, of a join what its USING says. No column
     of an unused occurrence is named by what is left.
     """
-    if statement.state.shadows_built_ins:
+    if statement.state.foreign_names is not None:
         return {}, frozenset()  # an aggregate's name may then be another's than PostgreSQL's
     reader = _Reader(statement.occurrences, without)
     reader.visit(statement.parsed.node, ())

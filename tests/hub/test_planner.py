@@ -119,7 +119,7 @@ def test_session_settings_bear_on_the_plan_and_do_not_stay(hub, names):
         ("SELECT 1 FROM oar_plan.missing", "42P01", 15),
         ("SELECT nope FROM {t}", "42703", 8),
         ("SELEC 1", "42601", 1),
-        ("SELECT 1; SELECT 2", "42601", None),
+        ("SELECT 1; SELECT 2", "42P11", None),
         ("SELECT 1 / 0", "22012", None),
         ("TABLE oar_internal.published", "42501", None),
         ("SELECT * FROM shop.t", "42501", 15),
@@ -144,6 +144,48 @@ def test_nothing_can_be_executed(hub, names):
     with pytest.raises(PlanningFailed) as caught:
         explain(hub, "SELECT 1", {"log_min_messages": "debug5"})
     assert caught.value.sqlstate == "42501"
+
+
+BECOMING = {
+    "set_config": "PERFORM set_config('role', 'none', false)",
+    "RESET": "EXECUTE 'RESET ROLE'",
+    "SET ROLE": "EXECUTE format('SET ROLE %I', session_user)",
+    "SESSION AUTHORIZATION": "EXECUTE 'RESET SESSION AUTHORIZATION'",
+}
+
+
+@pytest.mark.parametrize("how", BECOMING.values(), ids=BECOMING)
+def test_a_function_that_is_evaluated_meanwhile_becomes_nobody_and_leaves_nothing(hub, names, how):
+    """Who may make functions in a schema that the planner sees can have it evaluate them."""
+    with psycopg.connect(hub.conninfo, autocommit=True) as admin:
+        admin.execute("DROP SCHEMA IF EXISTS made CASCADE; CREATE SCHEMA made")
+        admin.execute("GRANT USAGE ON SCHEMA made TO PUBLIC")
+        # What is not immutable is evaluated for what is said to be.
+        admin.execute(
+            "CREATE FUNCTION made.moved() RETURNS text LANGUAGE plpgsql AS $$BEGIN"
+            " PERFORM set_config('enable_hashjoin', 'off', false);"
+            " PERFORM set_config('search_path', 'made', false);"
+            f" BEGIN {how}; EXCEPTION WHEN OTHERS THEN NULL; END;"
+            " RETURN current_user; END$$"
+        )
+        admin.execute(
+            "CREATE FUNCTION made.who() RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$BEGIN"
+            " RETURN made.moved(); END$$"
+        )
+
+    async def work():
+        async with Planner(hub, size=1) as planner:
+            (said,) = await planner.explain("SELECT made.who()")
+            (joined,) = await planner.explain(
+                "SELECT FROM {t} AS t JOIN {u} AS u ON u.t_id = t.id".format(**names)
+            )
+            checked = await planner.check("SELECT made.who()::int FROM shop.t")
+            return said["Plan"]["Output"], joined["Plan"], checked
+
+    output, joined, checked = asyncio.run(work())
+    assert output == ["'oar_planner'::text"]
+    assert joined["Node Type"] == "Hash Join"
+    assert checked == 'invalid input syntax for type integer: "oar_client"'
 
 
 def test_a_failed_setting_leaves_no_half_set_connection(hub, names):

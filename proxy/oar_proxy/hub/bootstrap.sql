@@ -91,6 +91,37 @@ RETURNS text LANGUAGE sql STABLE SECURITY INVOKER SET search_path = '' AS $body$
     SELECT pg_catalog.pg_get_viewdef(view, false)
 $body$;
 
+-- A planner evaluates what is said to be immutable, whoever has made it: as these roles then. The
+-- session began as the proxy's own, to which nothing inside of such a function can go back. What is
+-- set meanwhile is undone with the block.
+DO $$
+DECLARE
+    role_name text;
+BEGIN
+    FOREACH role_name IN ARRAY ARRAY['oar_planner', 'oar_client'] LOOP
+        EXECUTE format($create$
+            CREATE OR REPLACE FUNCTION oar_internal.explained_as_%1$s(statement text)
+            RETURNS json LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $body$
+            DECLARE
+                planned pg_catalog.json;
+            BEGIN
+                BEGIN
+                    FOR planned IN EXECUTE
+                        'EXPLAIN (VERBOSE, FORMAT JSON) ' OPERATOR(pg_catalog.||) statement
+                    LOOP END LOOP;
+                    RAISE SQLSTATE 'OAPLN';
+                EXCEPTION WHEN SQLSTATE 'OAPLN' THEN
+                    RETURN planned;
+                END;
+            END $body$;
+            REVOKE ALL ON FUNCTION oar_internal.explained_as_%1$s(text) FROM PUBLIC;
+            GRANT CREATE ON SCHEMA oar_internal TO %1$I;
+            ALTER FUNCTION oar_internal.explained_as_%1$s(text) OWNER TO %1$I;
+            REVOKE CREATE ON SCHEMA oar_internal FROM %1$I;
+            $create$, role_name);
+    END LOOP;
+END $$;
+
 -- What the proxy asks a session about itself: a plan of its own each session, made once.
 CREATE OR REPLACE FUNCTION oar_internal.session_state(settings text[])
 RETURNS text LANGUAGE plpgsql STABLE SECURITY INVOKER

@@ -1,8 +1,9 @@
 """Asking the hub's planner: statements over planning tables, and drafts over guard views.
 
 Nothing is executed here: EXPLAIN without ANALYZE plans, which evaluates immutable functions over
-constants and nothing else. Every statement travels by the extended protocol, which takes exactly
-one statement a message, so that no text can bring a second one along.
+constants and nothing else. Those may be anybody's, so it is done by a function that runs as a role
+of few rights and undoes what was set. Of one text it takes one statement, so that none can bring a
+second one along.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ _CONNECTION_SETTINGS: Final[Mapping[str, str]] = {
 }
 
 _EXPLAIN: Final = "EXPLAIN (VERBOSE, FORMAT JSON) "
+"""What ``oar_internal.explained_as_…`` write before a statement."""
 
 _NOT_A_SESSION_SETTING: Final = frozenset({"role", "session_authorization"})
 
@@ -161,8 +163,7 @@ class Planner:
                     await cursor.execute(f"PREPARE oar_{name}{taken} AS {query}".encode())
                 # What was parsed stays so, and is printed under the same settings now.
                 for name in ("then", "now"):
-                    await cursor.execute(f"{_EXPLAIN}EXECUTE oar_{name}{given}".encode())
-                    plans.append(await cursor.fetchone())
+                    plans.append(await _explained(connection, f"EXECUTE oar_{name}{given}"))
             except psycopg.Error as error:
                 raise _failure(error) from error
             finally:
@@ -190,9 +191,11 @@ class Planner:
 class _PlanningConnection(AsyncConnection[TupleRow]):
     """Remembers the session settings it has, so that a statement costs one round trip.
 
-    ``sees_less``: than a session with these settings, for which a name may mean something else.
+    ``role`` is what it plans as. ``sees_less``: than a session with these settings, for which a
+    name may mean something else.
     """
 
+    role: str
     applied: Mapping[str, str]
     sees_less: bool = False
 
@@ -204,6 +207,7 @@ def _pool(address: HubAddress, role: str, settings: Mapping[str, str], size: int
     async def configure(connection: _PlanningConnection) -> None:
         await _set(connection, dict(_CONNECTION_SETTINGS) | dict(settings))
         await connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+        connection.role = role
         connection.applied = {}
 
     return AsyncConnectionPool(
@@ -235,12 +239,21 @@ async def _explain(
     try:
         async with pool.connection() as connection:
             await _adopt(connection, settings, exact=exact)
-            # Binary results put a statement without parameters on the extended protocol too.
-            cursor = connection.cursor(binary=True)
-            await cursor.execute(_EXPLAIN + statement)
-            (plan,) = await cursor.fetchone() or ([],)
+            return await _explained(connection, statement)
     except psycopg.Error as error:
         raise _failure(error) from error
+
+
+async def _explained(connection: _PlanningConnection, statement: str) -> list[dict[str, Any]]:
+    cursor = await connection.execute(
+        sql.SQL("SELECT oar_internal.{}(%s)").format(
+            sql.Identifier(f"explained_as_{connection.role}")
+        ),
+        (statement,),
+    )
+    (plan,) = await cursor.fetchone() or (None,)
+    if plan is None:
+        raise PlanningFailed("58000", "the hub's planner gave no plan")
     return list(plan)
 
 
@@ -334,7 +347,9 @@ async def _apply(connection: _PlanningConnection, settings: Mapping[str, str]) -
 
 def _failure(error: psycopg.Error) -> PlanningFailed:
     diagnosis = error.diag
-    position = diagnosis.statement_position
+    # Of another query it would be one inside of somebody's function.
+    ours = (diagnosis.internal_query or "").startswith(_EXPLAIN)
+    position = diagnosis.internal_position if ours else diagnosis.statement_position
     return PlanningFailed(
         error.sqlstate or "58000",
         diagnosis.message_primary or "the hub's planner could not be reached",

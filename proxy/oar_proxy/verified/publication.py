@@ -93,8 +93,9 @@ async def _fault(
     try:
         async with connection.transaction(force_rollback=True):
             await connection.execute(f"SET LOCAL statement_timeout = '{_TIMEOUT}'")
-            await connection.execute(f"SET LOCAL ROLE {CLIENT_ROLE}")
-            await connection.execute(f"EXPLAIN (COSTS OFF) {statement}".encode())
+            await connection.execute(
+                f"SELECT oar_internal.explained_as_{CLIENT_ROLE}(%s)", (statement,)
+            )
         if entry.view is not None and make:
             async with connection.transaction():
                 await connection.execute(_view(entry, statement))
