@@ -26,7 +26,7 @@ WAIT: Final = "SELECT oar_internal.wait_for_proxy($1)"
 """What a session runs to wait for the lock, whose key is its parameter."""
 
 _SECONDS: Final = 5.0
-"""A lock that cannot be had by then is done without."""
+"""Seconds that a turn at the connection is waited for, and then the lock, which is done without."""
 
 _HEARING: Final = 1.0
 """Seconds that who tells sessions something waits for them to hear it."""
@@ -41,6 +41,7 @@ class Sentinels:
         self._conninfo = address.conninfo
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._turn = asyncio.Lock()
+        self._held: set[int] = set()
         self.sessions: set[Callable[[], Awaitable[None]]] = set()
         """For each session with work under way, what returns once it hears what it is told."""
 
@@ -48,17 +49,33 @@ class Sentinels:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._leave()
+        async with self._turn:
+            await self._leave()
 
     async def lock(self) -> int | None:
         """Lock something new and return its key; None: the hub does not give it now."""
         key = secrets.randbits(62)
-        return key if await self._do("SELECT pg_catalog.pg_advisory_lock(%s)", key) else None
+        try:
+            async with asyncio.timeout(_SECONDS) as limit, self._turn:
+                limit.reschedule(asyncio.get_running_loop().time() + _SECONDS)
+                await self._do("SELECT pg_catalog.pg_advisory_lock(%s)", key)
+                self._held.add(key)
+        except (psycopg.Error, OSError) as error:  # TimeoutError is one
+            _log.warning("no lock for a session to wait at", error=type(error).__name__)
+            return None
+        return key
 
     async def unlock(self, key: int) -> None:
         """Let go of whoever waits for this lock."""
-        if not await self._do("SELECT pg_catalog.pg_advisory_unlock(%s)", key):
-            await self._leave()  # the locks go with the connection
+        async with self._turn:
+            if key not in self._held:  # it went with its connection
+                return
+            self._held.remove(key)
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    await self._do("SELECT pg_catalog.pg_advisory_unlock(%s)", key)
+            except (psycopg.Error, OSError) as error:
+                _log.warning("locks of sessions given up", error=type(error).__name__)
 
     async def all_hear(self) -> None:
         """Return once every session hears what it is told, but for those that cannot be made to."""
@@ -68,20 +85,24 @@ class Sentinels:
             for each in late:
                 each.cancel()
 
-    async def _do(self, statement: str, key: int) -> bool:
+    async def _do(self, statement: str, key: int) -> None:
+        """Run a statement, for whoever has the turn: no other one may use or close the connection.
+
+        Where one fails nobody knows which locks there are. They go with the connection.
+        """
         try:
-            async with asyncio.timeout(_SECONDS), self._turn:
-                if self._connection is None or self._connection.closed:
-                    self._connection = await psycopg.AsyncConnection.connect(
-                        self._conninfo, autocommit=True, application_name="oar sentinel"
-                    )
-                await self._connection.execute(statement.encode(), (key,))
-        except (psycopg.Error, OSError) as error:  # TimeoutError is one
-            _log.warning("no lock for a session to wait at", error=type(error).__name__)
-            return False
-        return True
+            if self._connection is None or self._connection.closed:
+                self._held.clear()
+                self._connection = await psycopg.AsyncConnection.connect(
+                    self._conninfo, autocommit=True, application_name="oar sentinel"
+                )
+            await self._connection.execute(statement.encode(), (key,))
+        except BaseException:
+            await self._leave()
+            raise
 
     async def _leave(self) -> None:
+        self._held.clear()
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(psycopg.Error, OSError):
