@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import psycopg
@@ -89,8 +90,10 @@ class Bare:
         """Leave with RST, as a machine that is switched off and on again does."""
         now = struct.pack("ii", 1, 0)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
-        # The other descriptor first: the reset leaves with the last one.
-        os.close(self._connection.fileno())
+        # The other descriptor first: the reset leaves with the last one. Its number stays libpq's,
+        # which closes it again when nothing refers to the connection any more.
+        with Path(os.devnull).open("rb") as nothing:
+            os.dup2(nothing.fileno(), self._connection.fileno())
         self._socket.close()
 
     def close(self) -> None:

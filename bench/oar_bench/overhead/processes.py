@@ -103,13 +103,23 @@ def proxy_process(
             if address is None:
                 raise OverheadError("oar serve is up, but its hub is not")
             add_bench_user(address.conninfo, password)
-            yield Proxy(process.pid, port, password, address, hub.data_dir)
+            try:
+                yield Proxy(process.pid, port, password, address, hub.data_dir)
+            finally:
+                if process.poll() is not None:  # whatever failed at a client failed for that
+                    raise OverheadError(_ended(process.returncode, log))
         finally:
             process.send_signal(signal.SIGTERM)
             try:
                 process.wait(_STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _ended(status: int, log: Path | None) -> str:
+    lines = [] if log is None else log.read_text(errors="replace").strip().splitlines()
+    said = f"; its log ends with: {lines[-1][-400:]}" if lines else ""
+    return f"oar serve ended while clients asked it: exit status {status}{said}"
 
 
 def add_bench_user(conninfo: str, password: str) -> None:

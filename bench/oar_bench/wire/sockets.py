@@ -28,6 +28,10 @@ PATIENCE: Final = 0.02
 _REST: Final = 30.0
 """Seconds in which everything of connections that are gone has to be gone too."""
 
+_OPEN: Final = 100
+"""Files that the proxy may have open for clients that have left, two for each, when the next one
+comes: a busy machine takes its time to end them, and the proxy lets in as many clients as that."""
+
 _ABORT: Final = struct.pack("ii", 1, 0)
 
 
@@ -53,6 +57,7 @@ def besiege(proxy: Proxy, recordings: Recordings, *, seed: int, count: int, log:
             chance = random.Random(f"{seed}:socket:{number}")  # noqa: S311 - no secret
             when = "before" if chance.random() < 0.5 else "after"
             siege.connections[when] += 1
+            _await_room(proxy, siege)
             try:
                 if when == "before":
                     _before(proxy, recordings, chance)
@@ -66,6 +71,12 @@ def besiege(proxy: Proxy, recordings: Recordings, *, seed: int, count: int, log:
     if written:
         siege.faults.append(f"the proxy's log has errors: {written[:2000]}")
     return siege
+
+
+def _await_room(proxy: Proxy, siege: Siege) -> None:
+    deadline = time.monotonic() + _REST
+    while _open_files(proxy.pid) > siege.files_before + _OPEN and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _before(proxy: Proxy, recordings: Recordings, chance: random.Random) -> None:
