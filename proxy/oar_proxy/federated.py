@@ -329,15 +329,17 @@ class Federated:
         self, prepared: Prepared, link: SessionLink, log_line: LogLine, *, last: bool
     ) -> bool | None:
         """Run a statement of ours in a batch; for ``None`` see :meth:`_pieces`."""
-        link.guard = settled = awaited()
+        parsed, bound = awaited(), awaited()
+        link.guard = bound
         guard, shift = self._ours.guard_text(prepared, link.shift)
         self._ours.close()
         await self._ours.speak(guard)
         self._channel.request(
-            Step(Kind.PARSE, shift=shift), messages.encode_parse(self._ours.name, guard)
+            Step(Kind.PARSE, shift=shift, settled=parsed),
+            messages.encode_parse(self._ours.name, guard),
         )
         self._channel.request(
-            Step(Kind.BIND, settled=settled),
+            Step(Kind.BIND, settled=bound),
             *messages.encode_bind(self._ours.name, self._ours.name),
         )
         self._channel.flush()
@@ -349,8 +351,9 @@ class Federated:
                     self._federation.execute(prepared, link, (), stack)
                 )
             except HubRejected:
-                if settled.done() and (outcome := settled.result()) != SUCCEEDED:
-                    log_line.write(outcome)
+                for step in (parsed, bound):  # the first that failed: the other one is discarded
+                    if step.done() and step.result() != SUCCEEDED:
+                        log_line.write(step.result())
                 raise
             await self._ours.bind(self._ours.name, execution, (), ())
             if execution.more is not None:
