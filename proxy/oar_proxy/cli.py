@@ -27,6 +27,7 @@ from oar_proxy.commandline import (
     FormatOption,
     Refused,
     fail,
+    given,
     on_hub,
     print_json,
     run,
@@ -125,6 +126,7 @@ def demo(
 
 @app.command()
 def ask(
+    context: typer.Context,
     question: Annotated[str, typer.Argument(help="The question, in plain language.")],
     dsn: Dsn = None,
     config: OptionalConfig = None,
@@ -133,11 +135,12 @@ def ask(
     """Ask a running proxy a question."""
     from oar_proxy import client
 
-    client.ask(client.address(dsn, config), question, output.value)
+    client.ask(client.address(_said(context, dsn), config), question, output.value)
 
 
 @app.command()
 def explain(
+    context: typer.Context,
     statement: Annotated[str, typer.Argument(help="A question or a SELECT statement.")],
     dsn: Dsn = None,
     config: OptionalConfig = None,
@@ -146,7 +149,12 @@ def explain(
     """Show how a running proxy would answer a question or a statement, asking no owner."""
     from oar_proxy import client
 
-    client.explain(client.address(dsn, config), statement, output.value)
+    client.explain(client.address(_said(context, dsn), config), statement, output.value)
+
+
+def _said(context: typer.Context, dsn: str | None) -> str | None:
+    """Return ``--dsn``, but not the environment's where the command line has ``--config``."""
+    return None if given(context, "config") and not given(context, "dsn") else dsn
 
 
 @app.command()
@@ -286,8 +294,8 @@ def _report(error: BaseException) -> NoReturn:
             fail(error.message, hint, WRONG_INPUT)
         case HubError() | NotConnected():
             fail(error.message, hint, OUT_OF_REACH)
-        case OSError(errno=errno.EADDRINUSE):
-            fail("the address to listen on is in use", "set another listen.port", OUT_OF_REACH)
+        case OSError(errno=errno.EADDRINUSE, strerror=str(said)):
+            fail(said, "set another listen.port", OUT_OF_REACH)
         case OwnerError() | OSError():
             fail(re.sub(r"^\[Errno -?\d+\] ", "", str(error)), hint, OUT_OF_REACH)
     raise error

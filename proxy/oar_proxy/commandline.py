@@ -77,6 +77,12 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
     return uvloop.run(work)
 
 
+def given(context: typer.Context, option: str) -> bool:
+    """Tell whether the command line has an option; what the environment says of it is less."""
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def at_hub(config: Path, work: Callable[[HubAddress], Awaitable[_Result]]) -> _Result:
     """Run ``work`` with the hub of a proxy that runs, else with the hub started for it.
 

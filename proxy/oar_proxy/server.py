@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -438,7 +439,12 @@ class ClientSide(asyncio.Protocol):
 
 
 def _listener(family: int, address: tuple[str, int]) -> socket.socket:
-    listener = socket.create_server(address, family=family, backlog=512)
+    try:
+        listener = socket.create_server(address, family=family, backlog=512)
+    except OSError as error:
+        if not error.errno:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno)) from None  # its own has the address
     listener.setblocking(False)
     return listener
 

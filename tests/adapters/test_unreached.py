@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from pathlib import Path
 
 import psycopg.conninfo
@@ -68,6 +70,26 @@ def test_a_mariadb_that_lets_nobody_in(mariadb_server, user, database, why):
     error = refusal(mariadb_server.url(user or name, password, database or name))
     assert error.kind is OwnerErrorKind.UNREACHABLE
     assert why in error.what
+
+
+def test_a_postgresql_that_has_no_tls():
+    """A server that answers with no, as one does whose ``ssl`` is off."""
+
+    def serve(listener):
+        client, _ = listener.accept()
+        with client:
+            client.recv(8)
+            client.sendall(b"N")
+            client.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = threading.Thread(target=serve, args=(listener,))
+        serving.start()
+        port = listener.getsockname()[1]
+        error = refusal(f"postgresql://user:{SECRET}@127.0.0.1:{port}/x?sslmode=require")
+        serving.join()
+    assert error.kind is OwnerErrorKind.UNREACHABLE
+    assert error.what.endswith("database (the server does not offer TLS)")
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "mariadb"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,16 +37,31 @@ def test_the_version_is_told():
     assert re.fullmatch(r"oar \d+\.\d+\.\d+\n", oar("--version").stdout)
 
 
-def test_an_address_that_is_none_is_named(tmp_path: Path):
-    (tmp_path / "oar.yaml").write_text("listen: {host: 300.1.1.1, port: 0}\n")
-    tmp_path.chmod(0o755)
+def served(host: str, port: int) -> subprocess.CompletedProcess[str]:
+    """Run ``oar serve`` where it cannot listen."""
     with tempfile.TemporaryDirectory(prefix="oar-cli-") as directory:
         Path(directory).chmod(0o711)
-        done = oar("serve", "-c", str(tmp_path / "oar.yaml"), OAR_HUB__DATA_DIR=f"{directory}/hub")
+        config = Path(directory, "oar.yaml")
+        config.write_text(f"listen: {{host: {host}, port: {port}}}\n")
+        return oar("serve", "-c", str(config))
+
+
+def test_an_address_that_is_none_is_named():
+    done = served("300.1.1.1", 0)
     assert done.returncode == 3
     *logged, last = done.stderr.splitlines()
     assert last.startswith("oar: listen.host 300.1.1.1, port 0: ")
     assert any("no owner is configured" in line for line in logged)
+
+
+def test_an_address_that_is_in_use_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = served("127.0.0.1", port)
+    assert done.returncode == 3
+    *_, error, hint = done.stderr.splitlines()
+    assert error == f"oar: listen.host 127.0.0.1, port {port}: Address already in use"
+    assert hint == "hint: set another listen.port"
 
 
 def test_help_imports_nothing_that_is_slow():
@@ -73,6 +89,18 @@ def test_no_proxy_is_said_in_one_line_with_a_hint(command: str):
     first, second = done.stderr.splitlines()
     assert first.startswith('oar: connection failed: connection to server at "127.0.0.1", port 1')
     assert second.startswith("hint: is oar serve running there?")
+
+
+@pytest.mark.parametrize("command", ["ask", "explain"])
+def test_a_configuration_on_the_command_line_counts_more_than_the_environment(command, tmp_path):
+    config = tmp_path / "oar.yaml"
+    config.write_text("listen: {port: 2}\n")
+    elsewhere = "host=127.0.0.1 port=1 dbname=oar user=x"
+    done = oar(command, "x", "--config", str(config), OAR_DSN=elsewhere)
+    assert "port 2" in done.stderr
+    for said in ((), ("--dsn", elsewhere, "--config", str(config))):
+        done = oar(command, "x", *said, OAR_DSN=elsewhere, OAR_CONFIG=str(config))
+        assert "port 1" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -231,9 +231,11 @@ def translated(doing: str) -> Iterator[None]:
         kind, why = _reason(error.sqlstate or "")
         raise OwnerError(kind, f"{doing}: {why}", error.sqlstate) from None
     except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        # asyncpg's own words, which name the server: they have no number.
+        plain = " (the server does not offer TLS)" if "rejected SSL upgrade" in str(error) else ""
         raise OwnerError(
             OwnerErrorKind.UNREACHABLE,
-            f"{doing}: no connection to the owner's database{system_reason(error)}",
+            f"{doing}: no connection to the owner's database{plain or system_reason(error)}",
         ) from None
 
 

@@ -16,6 +16,7 @@ from oar_proxy.commandline import (
     OptionalConfig,
     counted,
     fail,
+    given,
     print_json,
     run,
 )
@@ -60,9 +61,7 @@ def lint(
 
     if not files and config is None:
         raise typer.BadParameter("files or --config are needed", param_hint="FILES")
-    source = context.get_parameter_source("config")
-    # From the environment it is what holds where nothing is said.
-    if files and source is not None and source.name == "COMMANDLINE":
+    if files and given(context, "config"):
         raise typer.BadParameter("files or --config, not both", param_hint="--config")
     linted = run(linting.lint(files or [], config, catalog))
     if form is Format.json:
