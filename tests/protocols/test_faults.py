@@ -113,6 +113,12 @@ def status(club, owner, *queries):
         ),
         ("SELECT name FROM member\0 WHERE false", "NUL"),
         ("SELECT set_config('role', 'none', false) FROM member", "set_config"),
+        # A type may call a function to check a value, and an operator is one.
+        ("SELECT name::scratch.told FROM member", "may do more than compute: scratch.told"),
+        ("SELECT 'x'::scratch.told[] FROM member", "may do more than compute: scratch.told"),
+        ("SELECT name OPERATOR(scratch.+) 1 FROM member", "more than compute: scratch.+"),
+        ("SELECT name FROM member ORDER BY name USING OPERATOR(scratch.<)", "scratch.<"),
+        ("SELECT name FROM member WHERE 1 OPERATOR(scratch.=) ANY (SELECT 1)", "scratch.="),
         ("SELECT * FROM member, query_to_xml('SELECT 1', true, true, '') AS x", "query_to_xml"),
         ("SELECT * FROM oar_ask('who?') AS a, member", "asks no questions"),
         ("SELECT 1 / (length(name) - length(name)) FROM member", "DivisionByZero 22012"),

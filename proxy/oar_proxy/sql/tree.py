@@ -58,10 +58,20 @@ def needs_block(node: Any) -> bool:
     return isinstance(node, ast.DeclareCursorStmt) and not node.options & enums.CURSOR_OPT_HOLD
 
 
+_QUALIFIED: Final = {
+    ast.A_Expr: "name",
+    ast.SortBy: "useOp",
+    ast.SubLink: "operName",
+    ast.TypeName: "names",
+}
+"""Where nodes name an operator or a type, perhaps with a schema."""
+
+
 def function_names(root: Any) -> tuple[set[str], set[str]]:
     """Return what a query calls as ``f(x)``, and what it may call as ``(x).f`` if not a field.
 
-    Functions are named by their last name; with a schema, by both.
+    Functions are named by their last name; with a schema, by both. So are operators and types with
+    a schema: an operator is a function, and a type may call one to check its values.
     """
     called: set[str] = set()
     attributes: set[str] = set()
@@ -73,6 +83,10 @@ def function_names(root: Any) -> tuple[set[str], set[str]]:
             called.add(".".join(parts[1:] if parts[0] == "pg_catalog" else parts))
         elif isinstance(node, ast.A_Indirection):
             attributes.update(p.sval for p in node.indirection if isinstance(p, ast.String))
+        elif type(node) in _QUALIFIED:
+            parts = [part.sval for part in getattr(node, _QUALIFIED[type(node)]) or ()]
+            if len(parts) > 1 and parts[0] != "pg_catalog":
+                called.add(".".join(parts))
         waiting.extend(children(node))
     return called, attributes
 
