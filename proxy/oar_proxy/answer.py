@@ -16,9 +16,9 @@ from typing import Final
 
 from oar_adapters.interface import Output, Packed, Partial, base_type, is_binary
 
-from oar_proxy.errors import FeatureNotSupported, InsufficientPrivilege, LimitExceeded
+from oar_proxy.errors import InsufficientPrivilege, LimitExceeded
 from oar_proxy.expansion import Values
-from oar_proxy.federation import Copied, Execution, HubReader, Parameter
+from oar_proxy.federation import Copied, Execution, HubReader, Parameter, given
 from oar_proxy.grouping import Withheld
 from oar_proxy.memory import Account
 from oar_proxy.plan import Plan
@@ -49,10 +49,6 @@ _ELEMENTS: Final[dict[str, tuple[int, int]]] = {
 """OIDs of a type and of its array type: fixed for built-in types in every PostgreSQL."""
 
 _BIGINT: Final = 20
-_FLOAT_ARRAYS: Final = frozenset(_ELEMENTS[name][1] for name in ("real", "double precision"))
-_DATE_ARRAYS: Final = frozenset(
-    array for name, (_, array) in _ELEMENTS.items() if name.startswith(("date", "timestamp"))
-)
 
 _SHADOWED_TYPES: Final = """
 SELECT EXISTS (
@@ -62,6 +58,17 @@ SELECT EXISTS (
 """
 MAX_ARRAY_BYTES: Final = 1024 * 1024 * 1024 - 1024 * 1024
 """One value of PostgreSQL's is below 1 GB; a little room is left for headers."""
+
+
+def _array_type(element: str) -> str:
+    # SQL's plain ``character`` is ``character(1)``, and would cut every value short.
+    return f"{built_in_type('bpchar' if element == 'character' else element)}[]"
+
+
+_PARAMETER_TYPES: Final = {
+    _BIGINT: "bigint",
+    **{array: _array_type(element) for element, (_, array) in _ELEMENTS.items()},
+}
 
 
 @dataclass
@@ -77,17 +84,16 @@ class _Binder:
         return f"${self.first + len(self.parameters) - 1}"
 
 
-async def answer(
+def answer(
     statement: FederatedStatement,
     gathered: Gathered,
     client_parameters: int,
-    link: HubReader,
     account: Account,
 ) -> Execution:
     """Build what the hub executes over the rows of several occurrences."""
     execution = _over_rows(statement, gathered, _Binder(client_parameters + 1, account))
     execution = replace(execution, client_parameters=client_parameters > 0)
-    return await _in_text(execution, client_parameters + 1, statement, link, account)
+    return _given(execution, client_parameters + 1, statement)
 
 
 def _over_rows(statement: FederatedStatement, gathered: Gathered, binder: _Binder) -> Execution:
@@ -135,10 +141,8 @@ class OneOwnersAnswer:
     end: int
     query: Callable[[Rows, _Binder], str]
     client_parameters: int
-    link: HubReader
     account: Account
     _begun: bool = False
-    _written: int = 0
 
     @property
     def comes_in_chunks(self) -> bool:
@@ -171,9 +175,8 @@ class OneOwnersAnswer:
         temporary = into.rel.relpersistence == "t" and not into.skipData
         return into.rel.relname if makes and temporary else None
 
-    async def of(self, rows: Rows) -> Execution:
+    def of(self, rows: Rows) -> Execution:
         """Build it for the first rows, then for those behind the ones before."""
-        self.account.free(self._written)
         first = self.client_parameters + 1
         binder = _Binder(first, self.account)
         query = self.query(rows, binder)
@@ -184,13 +187,11 @@ class OneOwnersAnswer:
             sql = splice(self.statement.parsed.text, [Edit(self.start, self.end, query)])
         self._begun = True
         execution = Execution(sql, tuple(binder.parameters), self.client_parameters > 0)
-        execution = await _in_text(execution, first, self.statement, self.link, self.account)
-        self._written = execution.written
-        return execution
+        return _given(execution, first, self.statement)
 
 
 def one_owners_answer(
-    plan: Plan, client_parameters: int, link: HubReader, account: Account
+    plan: Plan, client_parameters: int, account: Account
 ) -> OneOwnersAnswer | None:
     """Tell how a plan's answer can be made of an owner's rows a chunk at a time; None: it cannot.
 
@@ -200,7 +201,7 @@ def one_owners_answer(
     if plan.whole is not None and plan.whole_query is not None:
         query = partial(_whole_rows, plan.whole_query.outputs)
         place = (plan.whole.start, plan.whole.end)
-        return OneOwnersAnswer(statement, WHOLE, *place, query, 0, link, account)
+        return OneOwnersAnswer(statement, WHOLE, *place, query, 0, account)
     extent = statement.parsed.query_extent
     if len(plan.steps) != 1 or len(statement.occurrences) != 1 or extent is None:
         return None
@@ -212,7 +213,7 @@ def one_owners_answer(
         return None
     query = partial(_row_by_row, statement, extent)
     number = occurrence.number
-    return OneOwnersAnswer(statement, number, *extent, query, client_parameters, link, account)
+    return OneOwnersAnswer(statement, number, *extent, query, client_parameters, account)
 
 
 def _row_by_row(
@@ -334,9 +335,7 @@ def _array(type_name: str, chunks: Sequence[Packed], binder: _Binder) -> str:
             detail="limit of the hub; nothing partial is returned",
             hint="select fewer rows",
         )
-    # SQL's plain ``character`` is ``character(1)``, and would cut every value short.
-    spelled = "bpchar" if element == "character" else element
-    return f"{binder.bind(Parameter(_ELEMENTS[element][1], 1, value))}::{built_in_type(spelled)}[]"
+    return f"{binder.bind(Parameter(_ELEMENTS[element][1], 1, value))}::{_array_type(element)}"
 
 
 def _typed(expression: str, type_name: str) -> str:
@@ -375,41 +374,14 @@ class Array:
                 self._account.free(size)
 
 
-async def _in_text(
-    execution: Execution,
-    first: int,
-    statement: FederatedStatement,
-    link: HubReader,
-    account: Account,
-) -> Execution:
-    """Write the parameters into the text of a COPY. The hub itself makes literals of the arrays."""
-    sql, parameters = execution.sql, execution.parameters
-    if statement.parsed.kind != "CopyStmt" or not parameters:
+def _given(execution: Execution, first: int, statement: FederatedStatement) -> Execution:
+    """Have a COPY, which takes no parameters, read them where they are given to it."""
+    if statement.parsed.kind != "CopyStmt" or not execution.parameters:
         return execution
-    floats = any(p.oid in _FLOAT_ARRAYS for p in parameters)
-    if floats and int(statement.state.settings.get("extra_float_digits", "1")) < 1:
-        raise FeatureNotSupported(
-            "COPY of published floating-point columns needs extra_float_digits of at least 1",
-            hint="RESET extra_float_digits",
-        )
-    dates = any(p.oid in _DATE_ARRAYS for p in parameters)
-    if dates and not statement.state.reads_its_dates:
-        raise FeatureNotSupported(
-            "COPY of published dates needs a DateStyle that prints dates as it reads them",
-            hint="SET DateStyle TO ISO",
-        )
-    edits: list[Edit] = []
-    literals: dict[int, str] = {}
-    written = 0
-    for number, start, end in parse_one(sql).parameters:
-        if number not in literals:
-            # One at a time: what is sent is gone from here before the next one's text is.
-            asked = (parameters[number - first],)
-            ((cell,),) = await link.query("SELECT $1::pg_catalog.text", asked)
-            assert cell is not None
-            # By itself, in the statement put together, and in its message.
-            account.hold(3 * len(cell))
-            written += 3 * len(cell)
-            literals[number] = quote_literal(cell.decode())
-        edits.append(Edit(start, end, literals[number]))
-    return Execution(splice(sql, edits), (), False, written)
+    edits = []
+    for number, start, end in parse_one(execution.sql).parameters:
+        type_name = _PARAMETER_TYPES[execution.parameters[number - first].oid]
+        portal = quote_literal(given(number - first))
+        edits.append(Edit(start, end, f"oar_internal.given({portal}, NULL::{type_name})"))
+    sql = splice(execution.sql, edits)
+    return Execution(sql, client_parameters=False, given=execution.parameters)

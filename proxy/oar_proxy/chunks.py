@@ -43,7 +43,7 @@ async def in_chunks(
     first = await stream.next()
     if first is None:
         return await rest.last()
-    return replace(await answer.of(first), more=rest)
+    return replace(answer.of(first), more=rest)
 
 
 @dataclass(slots=True)
@@ -62,9 +62,9 @@ class _Rest:
         if self.over:
             return None
         rows = await self.stream.next()
-        return await self.last() if rows is None else await self.answer.of(rows)
+        return await self.last() if rows is None else self.answer.of(rows)
 
     async def last(self) -> Execution:
         """Make the chunk of what is left, once nothing more comes."""
         self.over = True
-        return await self.answer.of(self.stream.result.of(self.answer.number))
+        return self.answer.of(self.stream.result.of(self.answer.number))

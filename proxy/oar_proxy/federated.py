@@ -155,6 +155,7 @@ class Federated:
                 if await self._bound(name, execution, sent, portal, log_line):
                     self.activity.go()
                     self._channel.request(Answer(log_line.write), own.raw)
+                    self._ours.release()
                 return
             ours = self._guards.take_left() or self._ours.next_portal()
             flow = Flow(execution.more, ours, sent, portal.bind.result_formats)
@@ -216,6 +217,7 @@ class Federated:
             if execution is None:
                 flow.over = True
                 self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"P", flow.portal))
+                self._ours.release()
             else:
                 await self._ours.bind(flow.portal, execution, flow.sent, flow.result_formats)
         self._channel.tell(flow.completion(rows))
@@ -365,6 +367,7 @@ class Federated:
             self.activity.go()
             settled = self._ours.execute(log_line.write, None)
             self._ours.close()
+            self._ours.release()
             if last:
                 # Along with the rest: the client sees no answer before this is answered as well.
                 self._channel.request(Expected(Kind.SYNC), messages.SYNC)

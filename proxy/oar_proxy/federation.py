@@ -7,10 +7,11 @@ other does it.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from oar_adapters.interface import Cell
 
@@ -39,6 +40,15 @@ class Parameter:
     oid: int
     format: int
     cell: Cell | Pieces = field(repr=False)
+
+
+# The hub may be reached through another proxy, which has portals in the same session.
+_PORTALS: Final = f"oar:{secrets.token_hex(4)}:given"
+
+
+def given(number: int) -> str:
+    """Name the portal that gives a statement without parameters the one of that number."""
+    return f"{_PORTALS}:{number}"
 
 
 class HubReader(Protocol):
@@ -183,15 +193,15 @@ class Execution:
     """What the hub executes in place of the guard.
 
     ``sql`` takes the client's parameters first (as many as the guard has, when
-    ``client_parameters``), then ``parameters``. With ``more`` these are its first rows only: the
+    ``client_parameters``), then ``parameters``. Where it is a statement that takes none they are
+    ``given``: each by the portal :func:`given`. With ``more`` these are its first rows only: the
     answer is what each execution gives, one after another. Parameters can be sent once.
     """
 
     sql: str
     parameters: tuple[Parameter, ...] = ()
     client_parameters: bool = True
-    written: int = 0
-    """Bytes that rows written into ``sql`` take."""
+    given: tuple[Parameter, ...] = ()
     more: Chunks | None = field(default=None, repr=False, compare=False)
 
 

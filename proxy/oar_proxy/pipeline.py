@@ -499,7 +499,7 @@ class Pipeline:
                 raise explain.tells_of_groups(plan.withheld)
         answer: OneOwnersAnswer | None = None
         if told is None:
-            answer = answers.one_owners_answer(plan, len(arguments), link, account)
+            answer = answers.one_owners_answer(plan, len(arguments), account)
             if answer is not None and answer.comes_in_chunks:
                 return await self._passed_on(plan, answer, link, stack)
         started = time.monotonic()
@@ -509,11 +509,11 @@ class Pipeline:
             took = time.monotonic() - started
             return self._explained(plan, replace(told, reports=gathered.reports, execution=took))
         if answer is not None:
-            return await answer.of(gathered.of(answer.number))
+            return answer.of(gathered.of(answer.number))
         if plan.withheld is not None:
             withheld = await answers.told_of_withheld(plan.withheld, gathered, link)
             tell(link, statement.state, withheld, detail=plan.withheld.by)
-        return await answers.answer(plan.statement, gathered, len(arguments), link, account)
+        return answers.answer(plan.statement, gathered, len(arguments), account)
 
     async def _passed_on(
         self, plan: Plan, answer: OneOwnersAnswer, link: HubLink, stack: AsyncExitStack

@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Final
 
-from oar_proxy.federation import Execution, Parameter, Prepared
+from oar_proxy.federation import Execution, Parameter, Prepared, given
 from oar_proxy.hublink import SUCCEEDED, HubChannel
 from oar_proxy.replies import Answer, Step, awaited
 from oar_proxy.wire import messages
 from oar_proxy.wire.conversation import Expected, Kind
+
+_GIVEN: Final = b"SELECT $1 FROM pg_catalog.generate_series(1, 1000)"
+"""A portal that gives its parameter whenever the hub looks at it while it plans."""
 
 
 class StandIns:
@@ -28,6 +32,7 @@ class StandIns:
         self._conversation = channel.conversation
         self.name = channel.statement_name
         self._numbers = count(1)
+        self._given = 0
 
     def next_portal(self) -> bytes:
         """Return the name of a portal that stays while others are executed."""
@@ -92,6 +97,8 @@ class StandIns:
     ) -> None:
         """Bind an execution to a portal, with the parameters ``sent`` by the client in front."""
         await self._channel.speak_utf8()
+        for number, parameter in enumerate(execution.given):
+            await self._bind_given(number, parameter)
         parameters = [*sent, *execution.parameters]
         bind = messages.encode_bind(portal, self.name, parameters, result_formats)
         oids = [parameter.oid for parameter in parameters]
@@ -103,6 +110,24 @@ class StandIns:
         await self._channel.request_large(Step(Kind.BIND, shows=b"N"), bind)
         self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"S", self.name))
         self._channel.speak_as_client()
+
+    async def _bind_given(self, number: int, parameter: Parameter) -> None:
+        portal = given(number).encode()
+        self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"P", portal))
+        self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"S", self.name))
+        self._channel.request(
+            Step(Kind.PARSE), messages.encode_parse(self.name, _GIVEN, (parameter.oid,))
+        )
+        bind = messages.encode_bind(portal, self.name, (parameter,))
+        await self._channel.request_large(Step(Kind.BIND), bind)
+        self._given = max(self._given, number + 1)
+
+    def release(self) -> None:
+        """Close what was given to what has been executed."""
+        for number in range(self._given):
+            portal = given(number).encode()
+            self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"P", portal))
+        self._given = 0
 
     def execute(
         self, ended: Callable[[str], None] | None, shift: int | None, *, logs: bool = False

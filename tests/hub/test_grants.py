@@ -31,6 +31,7 @@ GRANTS = {
     **{
         ("function", f"oar_internal.{name}"): {"PUBLIC": "EXECUTE"}
         for name in (
+            "given(text,anyelement)",
             "guard(text,text)",
             "withdrawn()",
             "named(text[],text[],text[])",
@@ -98,6 +99,8 @@ CALLS = [
     "oar_internal.guard('oar_internal', 'ledger_key')",
     "oar_internal.guard('%s %I', E'%n$s\\n/* oar 1 */')",
     "oar_internal.withdrawn()",
+    "oar_internal.given('nothing', 1)",
+    "oar_internal.given(NULL, NULL::text)",
     "oar_internal.session_state(NULL)",
     "oar_internal.session_state('{}')",
     "oar_internal.session_state(ARRAY(SELECT name FROM pg_settings))",

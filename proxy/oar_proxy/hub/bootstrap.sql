@@ -86,6 +86,21 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = 'XX000', MESSAGE = 'a planning table was executed';
 END $body$;
 
+-- What a portal is given as a parameter, for a statement that takes none. Immutable, so that it is
+-- read while that is planned, and planned for; each look takes one of the portal's rows.
+CREATE OR REPLACE FUNCTION oar_internal.given(portal text, type anyelement)
+RETURNS anyelement LANGUAGE plpgsql IMMUTABLE SECURITY INVOKER AS $body$
+DECLARE
+    rows_of_it refcursor := portal;
+    value type%TYPE;
+BEGIN
+    FETCH rows_of_it INTO value;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'XX000', MESSAGE = 'what a statement was given is used up';
+    END IF;
+    RETURN value;
+END $body$;
+
 CREATE OR REPLACE FUNCTION oar_internal.view_definition(view oid)
 RETURNS text LANGUAGE sql STABLE SECURITY INVOKER SET search_path = '' AS $body$
     SELECT pg_catalog.pg_get_viewdef(view, false)
@@ -257,7 +272,7 @@ REVOKE ALL ON FUNCTION oar_internal.any_row(), oar_internal.any_table(),
 GRANT EXECUTE ON FUNCTION public.oar_ask(text), public.oar_ask_json(text),
     public.oar_explain(text) TO oar_client;
 GRANT EXECUTE ON FUNCTION oar_internal.guard(text, text), oar_internal.withdrawn(),
-    oar_internal.view_definition(oid),
+    oar_internal.given(text, anyelement), oar_internal.view_definition(oid),
     oar_internal.session_state(text[]), oar_internal.named(text[], text[], text[]),
     oar_internal.wait_for_proxy(bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION oar_internal.any_row(), oar_internal.any_table() TO oar_planner;

@@ -306,11 +306,11 @@ class Sitting:
         withheld = None
         if plan.withheld is not None:
             withheld = await answers.told_of_withheld(plan.withheld, gathered, session)
-        one = answers.one_owners_answer(plan, 0, session, account)
+        one = answers.one_owners_answer(plan, 0, account)
         if one is not None:
-            execution = await one.of(gathered.of(one.number))
+            execution = one.of(gathered.of(one.number))
         else:
-            execution = await answers.answer(plan.statement, gathered, 0, session, account)
+            execution = answers.answer(plan.statement, gathered, 0, account)
         columns, kept, truncated = await session.rows(execution, size)
         carried: dict[str, int] = {}
         for edge in edges:
