@@ -7,6 +7,7 @@ from collections import Counter
 
 import psycopg
 import pytest
+import structlog
 from oar_adapters.interface import Batch
 from oar_adapters.sqlite import SqliteSnapshot
 from oar_proxy.hub.planner import Planner
@@ -340,3 +341,19 @@ def test_an_error_is_where_it_is_in_what_the_client_sent(client, cursor_class, b
     with pytest.raises(psycopg.errors.UndefinedColumn) as caught:
         cursor_class(client).execute(f"{before}nothing FROM a /* another */", parameters)
     assert caught.value.diag.statement_position == str(len(before) + 1)
+
+
+def test_the_log_has_the_sqlstate_that_the_client_was_told(line):
+    with (
+        structlog.testing.capture_logs() as log,
+        psycopg.connect(line.dsn, autocommit=True) as client,
+    ):
+        for told, statement in (
+            (psycopg.errors.UndefinedColumn, "SELECT nonesuch FROM shop.a"),
+            (psycopg.errors.DatatypeMismatch, "SELECT 1 FROM shop.a WHERE id"),
+            (psycopg.errors.DivisionByZero, "SELECT 1 / 0 FROM shop.a"),
+        ):
+            with pytest.raises(told):
+                client.execute(statement)
+    logged = [line["sqlstate"] for line in log if line.get("protocol") == "simple"]
+    assert logged == ["42703", "42804", "22012"]
