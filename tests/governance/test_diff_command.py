@@ -106,6 +106,9 @@ def test_one_file_is_its_owner_s_by_name(market):
     told = market.json("policy", "diff", "logistics.yaml", "new/logistics.yaml", *CONFIG, status=1)
     assert [edge["new"] for edge in told["edges"]] == ["at most 100000"]
     market.run("policy", "diff", "logistics.yaml", "other.yaml", *CONFIG, status=2)
+    assert market.said == "oar: other.yaml: there is no such file or directory\n"
+    (market.directory / "other.yaml").write_text("version: 1\n")
+    market.run("policy", "diff", "logistics.yaml", "other.yaml", *CONFIG, status=2)
     assert "other.yaml is no configured owner's file" in market.said
 
 

@@ -84,7 +84,7 @@ def read_heads(path: Path) -> list[tuple[Head, str]]:
         return [(Head.read(named), str(path)) for named in read["heads"]]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ConfigurationError(
-            f"{path} does not hold heads", hint="keep what oar audit verify --format json prints"
+            f"{path} does not hold heads", hint="keep what oar audit heads prints"
         ) from None
 
 

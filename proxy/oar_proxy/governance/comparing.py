@@ -100,6 +100,8 @@ def _version(settings: Settings, path: Path) -> Policies:
                 )
             return {owner: found.get(owner, default_policy(owner)) for owner in settings.owners}
         of = [owner for owner, file in named.items() if path.name in (file.name, f"{owner}.yaml")]
+        if not path.exists():
+            raise ConfigurationError(f"{path}: there is no such file or directory")
         if len(of) != 1:
             raise ConfigurationError(f"{path} is no configured owner's file, by its name")
         return {**configured_policies(settings), of[0]: load_policy(path, of[0])}
