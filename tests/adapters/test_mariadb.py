@@ -645,6 +645,19 @@ def test_a_view_whose_definer_is_gone_is_no_failure_to_connect(mariadb_server):
     assert caught.value.kind is OwnerErrorKind.REFUSED
 
 
+def test_reads_tables_with_versions_as_they_are_now(owner):
+    owner.run(
+        "CREATE TABLE versioned (id int PRIMARY KEY) WITH SYSTEM VERSIONING",
+        "INSERT INTO versioned VALUES (1)",
+        "SET GLOBAL system_versioning_asof = '2001-01-01 00:00:00'",
+    )
+    try:
+        (found,) = owner.scan("versioned", "id")
+    finally:
+        owner.run("SET GLOBAL system_versioning_asof = DEFAULT")
+    assert numbers(found) == [1]
+
+
 def test_leaves_out_what_no_type_of_postgresql_holds(odd):
     async def names(_adapter, tables):
         return [column.name for column in tables["odd"].columns]
@@ -702,6 +715,48 @@ def test_numbers_that_are_no_boolean(owner, monkeypatch):
     assert caught.value.kind is OwnerErrorKind.WRONG_VALUE
     (found,) = owner.scan("flags", "yes")
     assert [cell and int.from_bytes(cell, "big") for cell in found] == [0, 1, None, 2]
+
+
+@pytest.mark.parametrize(
+    ("charset", "bytes_"),
+    [("ascii", "E9"), ("cp1251", "98"), ("greek", "AE"), ("tis620", "DB"), ("big5", "A3C0")],
+)
+def test_bytes_that_are_no_character_of_unicode(owner, charset, bytes_):
+    """The server sends a question mark in their place."""
+    table = f"bytes_in_{charset}"
+    owner.run(
+        f"CREATE TABLE {table} (id int PRIMARY KEY, w varchar(9) CHARACTER SET {charset}, INDEX (w))",
+        f"INSERT INTO {table} VALUES (1, 'a'), (2, 'a?'), (4, NULL), (5, '?')",
+        f"INSERT IGNORE INTO {table} VALUES (3, x'61{bytes_}')",
+    )
+    asked = {
+        Comparison("w", "=", "a", "text"): [1],
+        NullTest("w", negated=False): [4],
+        Or((Comparison("w", "=", "a", "text"), NullTest("w", negated=False))): [1, 4],
+        # What may be the value of another row is decided when that is read.
+        Not(Comparison("w", "=", "a", "text")): [2, 3, 5],
+        Comparison("w", "<>", "a?", "text"): [1, 3, 5],
+        Comparison("w", "<", "a", "text"): [3, 5],
+        PatternMatch("w", "b%", negated=False): [3],
+        PatternMatch("w", "a?", negated=True): [1, 3, 5],
+    }
+    for predicate, due in asked.items():
+        (found,) = owner.scan(table, "id", predicates=(predicate,))
+        assert numbers(found) == due
+    readable = KeyFilter("id", "integer", tuple(struct.pack("!i", n) for n in (1, 2, 4, 5)))
+    (found,) = owner.scan(table, "w", key_filters=(readable,))
+    assert sorted(found, key=str) == [None, b"?", b"a", b"a?"]
+    by_text = KeyFilter("w", "text", (b"a", b"?"))
+    (found,) = owner.scan(table, "w", key_filters=(by_text,))
+    assert sorted(found) == [b"?", b"a"]
+    for query in (
+        {},
+        {"distinct": True},
+        {"predicates": (PatternMatch("w", "a_", negated=False),)},
+    ):
+        with pytest.raises(OwnerError) as caught:
+            owner.scan(table, "w", **query)
+        assert caught.value.kind is OwnerErrorKind.WRONG_VALUE
 
 
 def test_keys_nulls_comments_and_estimates(owner):
@@ -970,18 +1025,21 @@ def test_a_table_changed_inside_a_snapshot_is_noticed(owner):
         assert caught.value.kind is OwnerErrorKind.SCHEMA_CHANGED
 
 
-def test_conditions_on_text_use_an_index(many):
+@pytest.mark.parametrize(
+    ("charset", "word"), [("utf8mb4 COLLATE utf8mb4_unicode_ci", "Слово"), ("ascii", "word")]
+)
+def test_conditions_on_text_use_an_index(many, charset, word):
     many.run(
-        "CREATE TABLE words (id int PRIMARY KEY, w varchar(40), INDEX (w))"
-        " CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci",
-        "INSERT INTO words SELECT seq, concat('Слово ', seq) FROM seq_1_to_20000",
-        "ANALYZE TABLE words",
+        f"CREATE TABLE words_{word} (id int PRIMARY KEY, w varchar(40), INDEX (w))"
+        f" CHARACTER SET {charset}",
+        f"INSERT INTO words_{word} SELECT seq, concat('{word} ', seq) FROM seq_1_to_20000",
+        f"ANALYZE TABLE words_{word}",
     )
 
     async def plans(adapter, tables):
-        table = tables["words"]
-        predicate = Comparison("w", "=", "Слово 7", "text")
-        keys = KeyFilter("w", "text", tuple(f"Слово {n}".encode() for n in range(2000)))
+        table = tables[f"words_{word}"]
+        predicate = Comparison("w", "=", f"{word} 7", "text")
+        keys = KeyFilter("w", "text", tuple(f"{word} {n}".encode() for n in range(2000)))
         single = Scan(table, table.columns, (predicate,))
         listed = Scan(table, table.columns, key_filters=(keys,))
         found = []

@@ -86,7 +86,8 @@ class Trait:
     scale: int | None = None
     """Digits behind the point that are stored, where their number is fixed."""
     strays: bool = False
-    """Published as ``boolean`` at the owner's word: other numbers may be there."""
+    """Values may be there that the published type has no place for: other numbers where a number is
+    published as ``boolean`` at the owner's word, characters that Unicode does not have in text."""
 
 
 Traits = Mapping[tuple[str, str], Trait]
@@ -218,7 +219,11 @@ def _column(row: Row, naming: Naming, *, stored: bool) -> tuple[Column, Trait] |
     type_, family = found
     if family in (Family.TEXT, Family.NAMED) and charset in (None, "binary"):
         return None
-    strays = family is Family.BOOLEAN and data_type != "bit"
+    strays = (
+        family is Family.BOOLEAN and data_type != "bit"
+        if charset is None
+        else charset not in _UNICODE_CHARSETS
+    )
     column = Column(
         name=naming.published(name),
         type=type_,
@@ -290,6 +295,16 @@ def published_type(
         return ("boolean", Family.BOOLEAN) if digits == "1" else (f"bit({digits})", Family.BITS)
     return _OTHERS.get(data_type)
 
+
+_UNICODE_CHARSETS: Final = frozenset(
+    {
+        "armscii8", "cp850", "cp852", "cp866", "gb18030", "keybcs2", "koi8r", "koi8u", "latin1",
+        "latin2", "latin5", "latin7", "macce", "macroman", "ucs2", "utf16", "utf16le", "utf32",
+        "utf8", "utf8mb3", "utf8mb4",
+    }
+)  # fmt: skip
+"""Character sets that can hold no text but such as Unicode has too. In others there may be bytes
+that mean nothing (``98`` in ``cp1251``), of which the server makes a question mark."""
 
 _DISTINCT_CHARSETS: Final = frozenset(
     {"ascii", "latin1", "ucs2", "utf16", "utf16le", "utf32", "utf8", "utf8mb3", "utf8mb4"}

@@ -22,11 +22,13 @@ from typing import Final
 from oar_adapters import sqltext
 from oar_adapters.interface import (
     Agreement,
+    And,
     Column,
     Comparison,
     KeyFilter,
     Membership,
     NullTest,
+    Or,
     Partial,
     PatternMatch,
     Predicate,
@@ -248,10 +250,26 @@ class Writer:
             return self._bytewise(own, left), inner._bytewise(other, right)
         return left, right
 
-    def _or_strays(self, condition: str, columns: Iterable[Column]) -> str:
-        """Keep numbers that are no boolean, outside of any negation."""
-        guards = [f"{self._name(c)} NOT IN (0, 1)" for c in columns if self._trait(c).strays]
+    def _or_strays(self, condition: str, columns: Iterable[Column], *, texts: bool = False) -> str:
+        """Keep what is no value of the published type, outside of any negation.
+
+        ``texts``: also of text, which equals no key: a guard would only keep an index unused.
+        """
+        guards = [
+            self._stray(column)
+            for column in columns
+            if self._trait(column).strays and (texts or self._trait(column).charset is None)
+        ]
         return f"({' OR '.join([condition, *guards])})" if guards else condition
+
+    def _stray(self, column: Column) -> str:
+        """Write what is true of a value that the published type has no place for."""
+        trait, name = self._trait(column), self._name(column)
+        if trait.charset is None:
+            return f"{name} NOT IN (0, 1)"
+        # One for one, characters that Unicode lacks become what neither side counts here.
+        known = f"REPLACE(REPLACE({_unicode(trait, name)}, '?', ''), '\ufffd', '')"
+        return f"CHAR_LENGTH({known}) < CHAR_LENGTH(REPLACE({name}, '?', ''))"
 
     def told(self, partial: Partial) -> list[str]:
         """Write what a counted scan tells of a column."""
@@ -275,15 +293,17 @@ class Writer:
         if trait.family in (Family.REAL, Family.DOUBLE):
             # FLOAT is printed with six digits, DOUBLE(m,d) with d behind the point.
             return _as_double(name)
-        if bytewise and trait.charset is not None:
-            return self._bytewise(trait, name)
-        return name
+        text = self._bytewise(trait, name) if bytewise and trait.charset is not None else name
+        if trait.charset is not None and trait.strays:
+            # No text of PostgreSQL's has a NUL: reading it fails.
+            return f"IF({self._stray(column)}, CHAR(0 USING utf8mb4), {text})"
+        return text
 
     def guarded(self, predicate: Predicate) -> str:
         """Write a predicate with the guards its columns need."""
         named = {leaf.column for leaf in leaves(predicate) if not isinstance(leaf, NullTest)}
         columns = map(self._table.column, sorted(named))
-        return self._or_strays(self.condition(predicate), columns)
+        return self._or_strays(self.condition(predicate), columns, texts=not _equates(predicate))
 
     def condition(self, predicate: Predicate) -> str:
         """Write a predicate without guards."""
@@ -406,8 +426,25 @@ class Writer:
     def _bytewise(self, trait: Trait, name: str) -> str:
         if trait.collation == self._dialect.collation and trait.family is Family.TEXT:
             return name
-        unicode = name if trait.charset == "utf8mb4" else f"CONVERT({name} USING utf8mb4)"
-        return f"{unicode} COLLATE {self._dialect.collation}"
+        return f"{_unicode(trait, name)} COLLATE {self._dialect.collation}"
+
+
+def _unicode(trait: Trait, name: str) -> str:
+    return name if trait.charset == "utf8mb4" else f"CONVERT({name} USING utf8mb4)"
+
+
+def _equates(predicate: Predicate) -> bool:
+    """Tell whether a predicate is true of nothing but values equal to constants, or NULL."""
+    match predicate:
+        case And() | Or():
+            return all(map(_equates, predicate.arguments))
+        case Comparison():
+            return predicate.op == "="
+        case Membership():
+            return True
+        case NullTest():
+            return not predicate.negated
+    return False
 
 
 def _holds(trait: Trait, right: Operand) -> bool:
