@@ -1106,3 +1106,29 @@ def test_an_altered_column_is_another_query_on_every_connection(
     first, second = run(ask)
     assert first == [[(struct.pack("!q", 7),)]] * 2
     assert second == [[(struct.pack("!d", 7),)]] * 2
+
+
+def test_an_index_finds_all_there_is(postgres_owner):
+    """Whatever the owner's database is set to, as views at the owner may use such an index."""
+    conninfo, url = postgres_owner
+    reader = re.search(r"//(\w+):", url)[1]
+
+    async def ask(adapter, tables):
+        return len(await rows_of(adapter, Scan(tables["of_seven"], tables["of_seven"].columns)))
+
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("CREATE TABLE lists (a int[])")
+        connection.execute("INSERT INTO lists SELECT ARRAY[7, i] FROM generate_series(1, 20000) i")
+        connection.execute(
+            "CREATE INDEX ON lists USING gin (a); ANALYZE lists;"
+            " CREATE VIEW of_seven AS SELECT a FROM lists WHERE a @> ARRAY[7];"
+            " GRANT SELECT ON of_seven TO PUBLIC"
+        )
+        settings = {"gin_fuzzy_search_limit": 10, "enable_seqscan": "off"}
+        for name, value in settings.items():
+            connection.execute(f"ALTER ROLE {reader} SET {name} = {value}")
+        try:
+            count = use(url, ask)
+        finally:
+            connection.execute(f"ALTER ROLE {reader} RESET ALL; DROP TABLE lists CASCADE")
+    assert count == 20_000

@@ -308,6 +308,8 @@ SETTINGS: Final = {
 MARIADB_SETTINGS: Final = {
     # Long lists of keys are looked up in an index, and not made a table of another collation.
     "in_predicate_conversion_threshold": "0",
+    # Else tables with versions could be read as they once were.
+    "system_versioning_asof": "DEFAULT",
 }
 
 

@@ -47,6 +47,8 @@ SETTINGS: Final = {
     "DateStyle": "ISO, MDY",
     "default_transaction_read_only": "on",
     "extra_float_digits": "1",
+    # Else an index may give some of what it finds, at random.
+    "gin_fuzzy_search_limit": "0",
     "IntervalStyle": "postgres",
     # The generic plan of a prepared statement takes a key list for ten keys.
     "plan_cache_mode": "force_custom_plan",
