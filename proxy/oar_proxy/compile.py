@@ -34,7 +34,12 @@ from oar_proxy.pushdown import Whole, whole_statement
 from oar_proxy.sessionstate import MEANING, SessionState
 from oar_proxy.sql.reads import reading_select
 from oar_proxy.sql.text import Edit, quote_identifier, splice
-from oar_proxy.sql.tree import compares_constants, rowless_relations
+from oar_proxy.sql.tree import (
+    compares_constants,
+    row_by_row,
+    rowless_relations,
+    selects_columns,
+)
 from oar_proxy.statement import FederatedStatement
 from oar_proxy.units import Unit, as_table, units, with_tables
 
@@ -54,6 +59,24 @@ LONGEST_REMEMBERED: Final = 65_536
 
 Settings = Mapping[str, str]
 _T = TypeVar("_T")
+
+
+LARGE_ROWS: Final = 50_000
+"""Rows of a table that come faster in blocks of it than as the answer of a statement. Measured on
+200,000 rows of five columns: 0.29 s, and 1.4 s."""
+
+
+def _reads_large_table(statement: FederatedStatement) -> bool:
+    """Tell whether the rows of a large table, or some of them, are all that is asked for."""
+    (table, *others) = statement.tables
+    columns = {column.name for column in table.columns}
+    node = statement.parsed.node
+    return (
+        not others
+        and table.row_estimate >= LARGE_ROWS
+        and row_by_row(node, columns)
+        and selects_columns(node)
+    )
 
 
 def meaning(state: SessionState) -> dict[str, str]:
@@ -181,21 +204,15 @@ class Compiler:
             plan = self._rowless_plan(statement, wishes)
             return replace(plan, checked=checked, withheld=withheld)
         capabilities = {owner: self._adapters[owner].capabilities for owner in owners}
-        whole = whole_statement(statement, capabilities, edits)
-        if isinstance(whole, Whole):
-            rule = wishes.scans_only(whole)
-            if rule is not None:
-                whole = f"rule {rule} is about scans"
-            elif not wishes.permitted(WHOLE_STATEMENT):
-                whole = "it is left out"
+        whole = await self._whole_plan(statement, capabilities, edits, wishes)
         notes: list[str] = []
-        if isinstance(whole, Whole):
-            query = await self._whole_query(statement, whole, edits, wishes)
-            if query is not None:
-                return replace(whole_plan(statement, whole, query), checked=checked)
-            notes.append("the owner's answer to the whole statement might differ from the hub's")
+        if isinstance(whole, Plan):
+            whole = replace(whole, checked=checked)
+            if not _reads_large_table(statement):
+                return whole
+            notes.append("not sent whole: a large table's rows come faster in blocks")
         elif cover_of(statement).kappa == 1:
-            notes.append(f"not sent whole: {whole}")
+            notes.append(whole)
         if withheld is None:  # its own query counts over the same rows
             statement = await self._with_units(statement, capabilities, edits, wishes)
         reading = await self._reading(statement, literals, wishes.meaning, notes)
@@ -213,6 +230,8 @@ class Compiler:
             full=wishes.full,
             permit=wishes.permit,
         )
+        if isinstance(whole, Plan) and any(step.kept for step in plan.steps):
+            return whole  # of the rows that the hub would leave out, none is sent
         return replace(plan, checked=checked, withheld=withheld)
 
     async def answer_size(self, plan: Plan, literals: Mapping[int, str]) -> Size:
@@ -372,6 +391,27 @@ class Compiler:
         )
 
     # --- what goes whole ------------------------------------------------------------------------
+
+    async def _whole_plan(
+        self,
+        statement: FederatedStatement,
+        capabilities: Mapping[str, Capabilities],
+        edits: Sequence[Edit],
+        wishes: _Wishes,
+    ) -> Plan | str:
+        """Have the one owner of all tables answer the statement, or say why it does not."""
+        whole = whole_statement(statement, capabilities, edits)
+        if isinstance(whole, str):
+            return f"not sent whole: {whole}"
+        rule = wishes.scans_only(whole)
+        if rule is not None:
+            return f"not sent whole: rule {rule} is about scans"
+        if not wishes.permitted(WHOLE_STATEMENT):
+            return "not sent whole: it is left out"
+        query = await self._whole_query(statement, whole, edits, wishes)
+        if query is None:
+            return "the owner's answer to the whole statement might differ from the hub's"
+        return whole_plan(statement, whole, query)
 
     async def _whole_query(
         self,

@@ -137,6 +137,29 @@ def test_the_owner_counts_only_what_is_more_than_a_chunk(client, statement, step
     assert recorded(client) == (steps, "00000")
 
 
+@pytest.mark.parametrize(
+    ("statement", "reads"),
+    [
+        ("SELECT id, v FROM shop.big", "shop.big"),
+        ("SELECT * FROM shop.big WHERE id > 9", "shop.big"),
+        ("SELECT q.v AS a, q.v AS b FROM (SELECT v FROM shop.big) AS q", "shop.big"),
+        # Less is sent where the owner computes, or leaves out more rows than a scan can.
+        ("SELECT id + 1 FROM shop.big", "the whole statement"),
+        ("SELECT v FROM (SELECT v LIKE '%9%' AS v FROM shop.big) AS q", "the whole statement"),
+        ("SELECT id FROM shop.big WHERE id * 2 = x", "the whole statement"),
+        ("SELECT id FROM shop.big ORDER BY x, id", "the whole statement"),
+        ("SELECT DISTINCT x FROM shop.big", "the whole statement"),
+    ],
+)
+def test_many_rows_of_a_table_are_read_in_blocks(client, direct, statement, reads):
+    ((document,),) = client.execute(f"EXPLAIN (FORMAT json) {statement}").fetchone()
+    (step,) = document["Plan"]["Steps"]
+    assert step["Reads"] == reads
+    expected = direct.execute(statement.replace("shop.", "")).fetchall()
+    found = client.execute(statement).fetchall()
+    assert found == expected if "DISTINCT" not in statement else Counter(found) == Counter(expected)
+
+
 def test_parameters_and_statements_prepared_by_sql(client):
     above = client.execute("SELECT id FROM shop.big WHERE id > %s ORDER BY id", (ROWS // 2,))
     assert above.fetchall() == [(n,) for n in range(ROWS // 2 + 1, ROWS + 1)]

@@ -482,6 +482,18 @@ def row_by_row(node: Any, columns: Collection[str]) -> bool:
     return not calls_an_attribute(query, columns)
 
 
+def selects_columns(node: Any) -> bool:
+    """Tell whether a SELECT that is :func:`row_by_row` gives columns and computes none."""
+    source = getattr(node, "query", node)
+    while isinstance(source, ast.SelectStmt):
+        targets = source.targetList or ()
+        if not targets or not all(isinstance(target.val, ast.ColumnRef) for target in targets):
+            return False
+        (inner,) = source.fromClause
+        source = getattr(inner, "subquery", None)
+    return True
+
+
 def calls_an_attribute(query: Any, columns: Collection[str]) -> bool:
     """Tell whether a SELECT over one table, or over such a SELECT, may call a function as ``t.f``.
 
