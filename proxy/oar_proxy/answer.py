@@ -245,7 +245,8 @@ def _occurrence_rows(occurrence: Occurrence, rows: Rows, binder: _Binder) -> str
         else:
             selected.append(f"NULL::{built_in_type(column.type)} AS {name}")
     if not arrays:
-        return f"SELECT {', '.join(selected)} WHERE false"
+        # Not WHERE false: constants would be computed with, and a column lose its modifier.
+        return f"SELECT {', '.join(selected)} LIMIT 0"
     names = ", ".join(f"c{i}" for i in range(1, len(arrays) + 1))
     return f"SELECT {', '.join(selected)} FROM {_unnest(arrays)} AS r({names})"
 

@@ -77,6 +77,7 @@ def typed(owners, running_proxy, new_database):
 STATEMENTS = {
     "whole": "SELECT * FROM {} ORDER BY id",
     "scanned": "SELECT kinds.* FROM {}, (VALUES (1)) v(x) ORDER BY id",
+    "of no row": "SELECT DISTINCT coalesce(c_money_like, c_money_like) FROM {} LIMIT 0",
     "as text": "SELECT id, kinds::text FROM {} ORDER BY id",
     "joined": "SELECT kinds.*, a.v FROM {} LEFT JOIN {schema}a ON a.id = kinds.id ORDER BY kinds.id",
 }
