@@ -96,7 +96,7 @@ class _Checker:
         """Check a statement, and what leaves with its answer."""
         self._shown.append(all_of(self._answer(node)))
         for bases in self._shown:
-            for base in bases:
+            for base in _in_order(bases):
                 for other in self._restricted:
                     if self._root(other) == self._root(base) and not base.aggregated:
                         self._require_output(other, base)
@@ -392,7 +392,7 @@ class _Checker:
 
     def _use(self, bases: Bases, place: Place, *, far: bool = False) -> None:
         """Refuse columns that may not stand in a place, or not there from so far outside."""
-        for base in sorted(bases, key=lambda each: (each.place, each.name)):
+        for base in _in_order(bases):
             for each in self._restrictions(base):
                 shown = place not in ("bare", "compared") or far
                 if each.output_rule is not None and shown and not base.aggregated:
@@ -428,6 +428,11 @@ class _Checker:
             detail=f"rule {restriction.rules[0]}",
             hint=hint,
         )
+
+
+def _in_order(bases: Bases) -> list[Base]:
+    """Return bases in the same order each time, so that the same rule is named."""
+    return sorted(bases, key=lambda each: (each.place, each.name, each.aggregated))
 
 
 def _refused_output(restriction: Restriction, place: Place) -> InsufficientPrivilege:

@@ -35,6 +35,14 @@ def fuzz_command(
             "--catalog", help="Call what PostgreSQL's catalog has, over columns of every type."
         ),
     ] = False,
+    governed: Annotated[
+        bool,
+        typer.Option(
+            "--governed",
+            help="Under policies that hide, filter and mask: over what they publish, and twins "
+            "with other secrets. --count statements.",
+        ),
+    ] = False,
     shapes: Annotated[
         bool, typer.Option("--shapes", help="Print how often each shape was drawn and reduced.")
     ] = False,
@@ -49,6 +57,9 @@ def fuzz_command(
     from oar_bench.fuzz.world import KINDS
 
     began = time.monotonic()
+    if governed:
+        _governed(seed, count, json_only=json_only)
+        return
     with work_directory() as directory:
         tally = asyncio.run(
             measure.fuzz(
@@ -76,6 +87,22 @@ def fuzz_command(
         further.append(_shapes(result["shapes"]))
     further += (f"{script(fault)}\n" for fault in tally.examples)
     finish(table, result, *further, json_only=json_only, faults=bool(tally.faults))
+
+
+def _governed(seed: int, count: int, *, json_only: bool) -> None:
+    from oar_bench.fuzz.twins import COUNTED, fuzz_twins
+
+    began = time.monotonic()
+    with work_directory() as directory:
+        told = asyncio.run(fuzz_twins(seed=seed, count=count, directory=directory))
+    result = {name: told.counts[name] for name in COUNTED} | {
+        "owner_kinds": list(told.kinds),
+        "seed": seed,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+    table = Table(*COUNTED, title="random statements under policies, beside twins")
+    table.add_row(*(str(result[name]) for name in COUNTED))
+    finish(table, result, *told.faults[:20], json_only=json_only, faults=bool(told.faults))
 
 
 def _shapes(found: Mapping[str, Sequence[int]]) -> Table:
