@@ -357,13 +357,13 @@ class _Checker:
             raise self.unclear(f"a query in {place} reads it")
         if isinstance(node, ast.FuncCall):
             return self._call(node, scope, place)
+        if isinstance(node, ast.JsonAggConstructor):
+            return self._beside_arguments(node, scope)
         made_of = (self._expression(child, scope, place) for child in children(node))
         return NONE.union(*made_of)
 
     def _call(self, node: Any, scope: Scope, place: Place) -> Bases:
-        self._expression(node.agg_filter, scope, "FILTER")
-        window = "a window" if node.over is not None else "an aggregate's ORDER BY"
-        made_of = self._expression((node.over, node.agg_order), scope, window)
+        made_of = self._beside_arguments(node, scope)
         function = _plain_aggregate(node)
         if function is None:
             return made_of.union(*(self._expression(a, scope, place) for a in node.args or ()))
@@ -376,6 +376,11 @@ class _Checker:
         self._use(frozenset(result), place, far=found.far)
         self._shown.append(frozenset(result))
         return frozenset(result)
+
+    def _beside_arguments(self, call: Any, scope: Scope) -> Bases:
+        self._expression(call.agg_filter, scope, "FILTER")
+        window = "a window" if call.over is not None else "an aggregate's ORDER BY"
+        return self._expression((call.over, call.agg_order), scope, window)
 
     # --- names and decisions ----------------------------------------------------------------------
 

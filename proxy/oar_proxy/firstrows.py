@@ -17,6 +17,7 @@ from typing import Any, Final
 from oar_adapters.interface import SortKey
 
 from oar_proxy.sql.tree import (
+    JSON_AGGREGATES,
     ast,
     calls_an_attribute,
     calls_plainly,
@@ -122,7 +123,7 @@ def _reads_as_is(query: Any) -> bool:
     waiting = list(query.targetList or ())
     while waiting:
         node = waiting.pop()
-        if isinstance(node, (ast.FuncCall, ast.SubLink)):
+        if isinstance(node, (ast.FuncCall, ast.SubLink, *JSON_AGGREGATES)):
             return False
         waiting.extend(children(node))
     return True
@@ -156,7 +157,7 @@ def _may_give_sets(query: Any, columns: Mapping[str, Collection[str]]) -> bool:
         node = waiting.pop()
         if isinstance(node, ast.FuncCall) and (node.over is not None or not node.agg_star):
             return True
-        if isinstance(node, ast.A_Indirection):
+        if isinstance(node, (ast.A_Indirection, *JSON_AGGREGATES)):
             return True
         if isinstance(node, ast.ColumnRef) and len(node.fields) > 1:
             relation, name = node.fields[-2:]

@@ -23,7 +23,7 @@ from oar_proxy.rowforms import (
     places,
 )
 from oar_proxy.sql.text import quote_identifier
-from oar_proxy.sql.tree import ast, children, enums, is_star, written
+from oar_proxy.sql.tree import JSON_AGGREGATES, ast, children, enums, is_star, written
 
 AGGREGATES: Final = frozenset(
     {
@@ -85,6 +85,15 @@ _SCALARS: Final = frozenset(
     }
 )
 """Functions that are no aggregates: of groups that are shown they may be called."""
+
+_OF_GROUPS: Final = (
+    *(ast.A_Const, ast.A_Star, ast.Boolean, ast.ColumnRef, ast.Float, ast.Integer, ast.ParamRef),
+    *(ast.SQLValueFunction, ast.String),
+    *(ast.A_ArrayExpr, ast.A_Expr, ast.BoolExpr, ast.BooleanTest, ast.CaseExpr, ast.CaseWhen),
+    *(ast.CoalesceExpr, ast.CollateClause, ast.FuncCall, ast.MinMaxExpr, ast.NamedArgExpr),
+    *(ast.NullTest, ast.ResTarget, ast.RowExpr, ast.SortBy, ast.TypeCast, ast.TypeName),
+)
+"""What is evaluated of groups that are shown: of each by itself, and of nothing else."""
 
 _MORE_THAN_ROWS: Final = (
     "withClause",
@@ -427,6 +436,8 @@ def aggregates(select: Any) -> bool:
         node = waiting.pop()
         if isinstance(node, ast.SubLink):
             continue
+        if isinstance(node, JSON_AGGREGATES):
+            return True
         if isinstance(node, ast.FuncCall) and node.funcname[-1].sval not in _SCALARS:
             return True
         waiting.extend(children(node))
@@ -459,8 +470,8 @@ def require_scalar(node: Any, refuse: Refuse) -> None:
         known = parts[-1] in _SCALARS and parts[:-1] in ([], ["pg_catalog"])
         if not known or node.over is not None:
             raise refuse(f"{parts[-1]} may look at several groups or rows")
-    elif isinstance(node, ast.SubLink | ast.A_Indirection | ast.GroupingFunc):
-        raise refuse("a subquery, a field or GROUPING stands where groups are shown")
+    elif isinstance(node, ast.Node) and not isinstance(node, _OF_GROUPS):
+        raise refuse(f"{type(node).__name__} stands where groups are shown")
 
 
 def groups(select: Any) -> bool:

@@ -137,6 +137,19 @@ SHOWN = [
 ]  # fmt: skip
 
 REFUSED = [
+    # what is no call on the tree aggregates all the same
+    "SELECT city, JSON_ARRAYAGG(illness) FROM visits GROUP BY city",
+    "SELECT city, JSON_OBJECTAGG(id: illness) FROM visits GROUP BY city",
+    "SELECT city, count(*), JSON_ARRAYAGG(illness) FILTER (WHERE person = 3) FROM visits GROUP BY city",
+    "SELECT city FROM visits GROUP BY city HAVING JSON_ARRAYAGG(illness) IS NOT NULL",
+    "SELECT city FROM visits GROUP BY city ORDER BY JSON_ARRAYAGG(illness)::text",
+    "SELECT JSON_ARRAYAGG(illness) FROM visits",
+    "SELECT JSON_ARRAYAGG(n) FROM (SELECT city, count(*) AS n FROM visits GROUP BY city) AS q",
+    "SELECT JSON_ARRAYAGG(n) OVER () FROM (SELECT count(*) AS n FROM visits GROUP BY city) AS q",
+    "SELECT JSON_ARRAY(SELECT illness FROM visits)",
+    "SELECT city, JSON_ARRAY(SELECT illness FROM visits) FROM visits GROUP BY city",
+    "SELECT count(*) FROM visits WHERE illness IS JSON",
+    "SELECT illness IS JSON, count(*) FROM visits GROUP BY 1",
     "SELECT * FROM visits",
     "SELECT city FROM visits",
     "SELECT id FROM visits WHERE id = 1",

@@ -17,6 +17,10 @@ _ENDINGS: Final = (
 )
 
 
+JSON_AGGREGATES: Final = (ast.JsonArrayAgg, ast.JsonObjectAgg)
+"""Aggregates that have words of their own in the grammar: no calls on the tree."""
+
+
 def children(node: Any) -> Sequence[Any]:
     """Return the nodes directly below a node or a tuple of nodes, and tuples of them."""
     if isinstance(node, ast.Node):
@@ -350,7 +354,7 @@ def picks(node: Any) -> bool:
 
     LIMIT and OFFSET, DISTINCT ON and window functions follow an order that rows may tie in.
     """
-    if isinstance(node, ast.FuncCall) and node.over is not None:
+    if isinstance(node, ast.FuncCall | ast.JsonAggConstructor) and node.over is not None:
         return True
     if isinstance(node, ast.SelectStmt):
         on = any(expression is not None for expression in node.distinctClause or ())
