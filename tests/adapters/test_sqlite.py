@@ -8,6 +8,7 @@ import random
 import sqlite3
 import struct
 from contextlib import closing
+from decimal import Decimal
 
 import psycopg
 import pytest
@@ -30,6 +31,7 @@ from oar_adapters.interface import (
 )
 from oar_adapters.testing.conformance import running
 from oar_adapters.testing.conformance.running import use
+from psycopg.types.numeric import DecimalBinaryDumper
 
 EXACT, SUPERSET, NONE = Agreement.EXACT, Agreement.SUPERSET, Agreement.NONE
 
@@ -253,6 +255,8 @@ def test_trusts_no_order_of_text_stored_as_utf_16(tmp_path):
         ("DATETIME", "1577836800"),
         ("DATETIME", "'2020-01-01 10:00:00+02:00'"),
         ("DATETIME", "'2020-01-01 25:00:00'"),
+        ("DATETIME", "'2020-01-01 24:00:00'"),
+        ("TIME", "'24:00'"),
         ("TIME", "'10:00:00Z'"),
     ],
 )
@@ -273,6 +277,27 @@ def test_fails_on_a_value_that_is_not_of_the_published_type(tmp_path, declaratio
     assert error.kind is OwnerErrorKind.WRONG_VALUE
     assert "2020" not in error.what
     assert "abc" not in error.what
+
+
+def test_a_key_does_not_hide_an_infinity(tmp_path):
+    """PostgreSQL's ``numeric`` has one, which equals it."""
+    path = tmp_path / "owner.sqlite"
+    execute(path, "CREATE TABLE t (v NUMERIC, x REAL); INSERT INTO t VALUES (9e999, 9e999);")
+    dump = DecimalBinaryDumper(Decimal).dump
+    infinite, none = (bytes(dump(Decimal(text))) for text in ("Infinity", "NaN"))
+
+    async def scan(adapter, tables):
+        def keyed(column, key):
+            columns = (tables["t"].column(column),)
+            return Scan(tables["t"], columns, key_filters=(KeyFilter(column, "numeric", (key,)),))
+
+        with pytest.raises(OwnerError) as caught:
+            await rows_of(adapter, keyed("v", infinite))
+        doubles = await rows_of(adapter, keyed("x", infinite))
+        no_numbers = [await rows_of(adapter, keyed(column, none)) for column in "vx"]
+        return caught.value.kind, doubles, no_numbers
+
+    assert run(path, scan) == (OwnerErrorKind.WRONG_VALUE, [(float("inf"),)], [[], []])
 
 
 @pytest.mark.parametrize(
@@ -933,6 +958,8 @@ def random_statement(chance):
         ),
         ("UPDATE shops SET since = '2020-02-30'", "SELECT count(since) FROM shops"),
         ('UPDATE shops SET "Open" = 2', 'SELECT count(*) FROM shops WHERE NOT "Open"'),
+        ("UPDATE sales SET price = 9e999", "SELECT count(*) FROM sales WHERE price > 100"),
+        ("UPDATE sales SET price = -9e999", "SELECT count(price) FROM sales"),
     ],
 )
 def test_an_aggregate_hides_no_value_of_another_type(tmp_path, change, text):

@@ -24,9 +24,11 @@ _int64 = struct.Struct("!q")
 _float64 = struct.Struct("!d")
 
 DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-TIME: Final = re.compile(r"\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?", re.ASCII)
-TIMESTAMP: Final = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?", re.ASCII)
-"""The ISO forms that denote one value without knowing a time zone or a locale."""
+_CLOCK: Final = r"([01]\d|2[0-3]):\d{2}(:\d{2}(\.\d{1,6})?)?"
+TIME: Final = re.compile(_CLOCK, re.ASCII)
+TIMESTAMP: Final = re.compile(rf"\d{{4}}-\d{{2}}-\d{{2}}([ T]{_CLOCK})?", re.ASCII)
+"""The ISO forms that denote one value without knowing a time zone or a locale. Not 24:00:
+taken for the midnight that follows, it would be a text that no condition on that midnight finds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,7 +234,7 @@ def _number_conversion(column: Column, type_: str) -> tuple[Callable[[bytes], Ke
 
 
 def _hexadecimal(number: int | Decimal) -> str | None:
-    return float(number).hex() if isinstance(number, int) or number.is_finite() else None
+    return None if isinstance(number, Decimal) and number.is_nan() else float(number).hex()
 
 
 def _whole(number: Decimal) -> int | None:
@@ -242,11 +242,11 @@ def _whole(number: Decimal) -> int | None:
 
 
 def _spelled(number: Decimal) -> str | None:
-    return spell_number(_nearest(number)) if number.is_finite() else None
+    return None if number.is_nan() else spell_number(_nearest(number))
 
 
 def _nearest(number: Decimal) -> int | float:
-    whole = _int64(number)
+    whole = _int64(number) if number.is_finite() else None
     return float(number) if whole is None else whole
 
 

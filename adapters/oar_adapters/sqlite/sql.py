@@ -169,6 +169,9 @@ def strange(column: Column) -> str:
         wrong = f"date({name}, '+0 days') IS NOT {name} OR {name} < '0001-01-01'"
         return f"{name} IS NOT NULL AND (typeof({name}) <> 'text' OR {wrong})"
     wrong = f"typeof({name}) NOT IN ({STORAGE[column.type]}, 'null')"
+    if column.type == "numeric":
+        # How SQLite writes infinity.
+        return f"{wrong} OR {name} IN (9e999, -9e999)"
     return f"{wrong} OR {name} NOT IN (0, 1)" if column.type == "boolean" else wrong
 
 
