@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import psycopg
 import pytest
 from oar_proxy.errors import DrafterUnavailable
 from oar_proxy.hub.session import Size
@@ -127,6 +128,17 @@ def status(club, owner, *queries):
 )
 def test_what_a_model_may_not_send(club, sql, part):
     assert part in status(club, "registry", ("registry", sql))
+
+
+def test_a_model_s_query_is_not_read_where_others_may_make_its_functions(club):
+    asked = ("registry", "SELECT upper(name) FROM member LIMIT 1")
+    assert status(club, "registry", asked) == "rows"
+    with psycopg.connect(club.hub, autocommit=True) as administrator:
+        administrator.execute("GRANT CREATE ON SCHEMA registry TO PUBLIC")
+        try:
+            assert "schema registry of the search path" in status(club, "registry", asked)
+        finally:
+            administrator.execute("REVOKE CREATE ON SCHEMA registry FROM PUBLIC")
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,9 @@ class _Asked:
             why = f"{said}, and of its twin {said_of_twin}"
         if why is not None and await determined(self.reference, case, want):
             self.told.fault("told", self.governed, case, why)
-        if explained and case.mode == "simple":
+        # MariaDB estimates the rows of a table anew, and otherwise, whenever it likes.
+        estimates_stay = "mariadb" not in self.governed.world.owners.values()
+        if explained and case.mode == "simple" and estimates_stay:
             counts["explained"] += 1
             plan = await self.proxy.explain(case.sql)
             plan_of_twin = [self._as_world(line) for line in await self.twin.explain(other.sql)]

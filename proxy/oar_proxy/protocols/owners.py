@@ -262,6 +262,10 @@ class Sitting:
         unsafe = await session.unsafe_functions(parsed)
         if unsafe:
             raise FeatureNotSupported(f"functions that may do more than compute: {unsafe}")
+        # Looked up by name, they would be PostgreSQL's own; here they may be others.
+        foreign = (await session.state()).foreign_names
+        if foreign is not None:
+            raise FeatureNotSupported(foreign)
         guarded = await guard_text(parsed.text, session, catalog)
         error = await self.queries.planner.check(guarded, meaning(await session.state()))
         if error is not None:
