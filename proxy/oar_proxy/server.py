@@ -281,8 +281,8 @@ class FrontDoor:
             ) from None
         finally:
             self._connecting -= 1
-        self._sessions.add(session)
         side.begin(session, hub, message)
+        self._sessions.add(session)  # not of a client that has left meanwhile: nobody would end it
         await asyncio.wait(
             (session.authenticated, session.closed), return_when=asyncio.FIRST_COMPLETED
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from oar_proxy import server
 from oar_proxy.hub.binaries import find_binaries
 from oar_proxy.wire import messages
 from waits import eventually, once
@@ -319,6 +321,37 @@ class TestLimits:
             assert fatal(read_all(silent))[0] == "57014"
             with psycopg.connect(**where) as third:
                 assert third.execute("SELECT 1").fetchone() == (1,)
+
+    @pytest.mark.parametrize("leaves_with", ["FIN", "RST"])
+    def test_who_leaves_before_the_hub_is_reached_takes_no_place(
+        self, small, where, published, dial, monkeypatch, leaves_with
+    ):
+        """As health checks do that send a startup packet."""
+        begun = []
+        gone = asyncio.Event()
+
+        async def slow(address, protocol):
+            begun.append(address)
+            await gone.wait()
+            return await reached(address, protocol)
+
+        reached = server.connect
+        monkeypatch.setattr(server, "connect", slow)
+        packet = startup("user", published["user"], "database", published["dbname"])
+        left = [dial(small.port) for _ in range(2)]
+        for each in left:
+            each.sendall(packet)
+        eventually(lambda: len(begun) == 2)
+        for each in left:
+            if leaves_with == "RST":
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            each.close()
+        time.sleep(0.1)
+        small.call(gone.set)
+        eventually(lambda: not small.door._connections)
+        assert not small.door._sessions
+        with psycopg.connect(**where | {"port": small.port}) as client:
+            assert client.execute("SELECT 1").fetchone() == (1,)
 
     @pytest.mark.parametrize("sent", ["nothing", "half a packet", "no password"])
     def test_whoever_says_nothing_keeps_nobody_out(
