@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import enum
 import errno
+import getpass
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -254,7 +256,16 @@ def bench(context: typer.Context) -> None:
 
 def _password(variable: str | None) -> str:
     if variable is None:
-        return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+        # What getpass does without a terminal is to warn, and to show what is typed.
+        with warnings.catch_warnings(action="error", category=getpass.GetPassWarning):
+            try:
+                return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+            except getpass.GetPassWarning:
+                raise typer.BadParameter(
+                    "there is no terminal to ask for the password at: name an environment"
+                    " variable that has it",
+                    param_hint="--password-from",
+                ) from None
     try:
         return os.environ[variable]
     except KeyError:

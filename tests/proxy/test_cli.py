@@ -20,6 +20,8 @@ def oar(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         encoding="utf-8",
         env={"PATH": "/usr/bin:/bin", "COLUMNS": "100", "LC_ALL": "C.UTF-8", **environment},
         timeout=60,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # without a terminal
     )
 
 
@@ -132,6 +134,16 @@ def test_a_configuration_that_is_not_there(arguments: tuple[str, ...], tmp_path:
 def test_usage_errors_have_a_status_of_their_own():
     assert oar("ask").returncode == 2
     assert oar("nonsense").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["add", "password"])
+def test_without_a_terminal_a_password_is_not_asked_for(command: str, tmp_path: Path):
+    (tmp_path / "oar.yaml").write_text("owners: {}\n")
+    done = oar("user", command, "alice", "--config", str(tmp_path / "oar.yaml"))
+    assert done.returncode == 2
+    said = " ".join(done.stderr.replace("│", " ").split())
+    assert "Invalid value for --password-from: there is no terminal to ask for" in said
+    assert "Warning" not in said
 
 
 def test_benchmark_commands_are_mounted():
