@@ -411,7 +411,7 @@ def main(names):
     """Print the table of all clients, or of those named; returns the exit status."""
     known = [client.name for client in CLIENTS]
     if unknown := sorted(set(names) - set(known)):
-        print(f"no client {'; '.join(unknown)} but: {'; '.join(known)}", file=sys.stderr)
+        print(f"no client {'; '.join(unknown)}, but {'; '.join(known)}", file=sys.stderr)
         return 2
     print(f"{'hub proxy':24}" + "".join(f"{task:>15}" for task in TASKS))
     bad = 0
