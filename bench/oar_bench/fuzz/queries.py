@@ -213,6 +213,8 @@ class QueryWriter(ExpressionWriter):
         text = form.format(d=distinct, c=column.ref) + filtered
         if "sum" in form and column.family == "int" and family == "int":
             text = f"({text})::bigint"
+        if form.startswith("JSON"):
+            text = f"({text})::text"
         if form.startswith(("sum", "avg")) and column.family == "float":
             self.loose = True
         result = column.family
@@ -222,7 +224,7 @@ class QueryWriter(ExpressionWriter):
             form.startswith("sum") and family is None and column.family == "int"
         ):
             result = "num"
-        elif form.startswith("string_agg"):
+        elif form.startswith(("string_agg", "JSON")):
             result = "text"
         return Col(text, result, column.tame or result in ("bool",) or form.startswith("count"))
 
@@ -238,7 +240,8 @@ class QueryWriter(ExpressionWriter):
             if family != "int" or column.family != "int":
                 forms.append("avg({c})")
         if column.family == "text":
-            forms.append("string_agg({c}, '|' ORDER BY {c})")
+            # The one is a call on the tree, the other has words of its own in the grammar.
+            forms += ["string_agg({c}, '|' ORDER BY {c})", "JSON_ARRAYAGG({c} ORDER BY {c})"]
         if family is None or (family == "int" and column.family == "int"):
             forms += ["count({d}{c})", "count(*)"]
         return forms
