@@ -960,6 +960,14 @@ def random_statement(chance):
         ('UPDATE shops SET "Open" = 2', 'SELECT count(*) FROM shops WHERE NOT "Open"'),
         ("UPDATE sales SET price = 9e999", "SELECT count(*) FROM sales WHERE price > 100"),
         ("UPDATE sales SET price = -9e999", "SELECT count(price) FROM sales"),
+        (
+            "UPDATE shops SET town = 'a' || char(0) || 'b'",
+            "SELECT count(*) FROM shops WHERE town LIKE '_'",
+        ),
+        (
+            "CREATE TABLE exact (v TEXT) STRICT; INSERT INTO exact VALUES (char(0))",
+            "SELECT count(DISTINCT v) FROM exact",
+        ),
     ],
 )
 def test_an_aggregate_hides_no_value_of_another_type(tmp_path, change, text):

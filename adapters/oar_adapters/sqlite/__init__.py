@@ -60,8 +60,8 @@ LOCK_SECONDS: Final = 2.0
 
 FUNCTIONS: Final = frozenset(
     {
-        "count", "date", "datetime", "glob", "json_extract", "max", "min", "sum", "time", "typeof",
-        "oar_hmac", *constants.FUNCTIONS,
+        "count", "date", "datetime", "glob", "instr", "json_extract", "max", "min", "sum", "time",
+        "typeof", "oar_hmac", *constants.FUNCTIONS,
     }
 )  # fmt: skip
 """The only SQLite functions that compile."""

@@ -103,7 +103,9 @@ def discover(connection: sqlite3.Connection, naming: Naming) -> Discovery:
             continue
         settled |= {(listed.name, name) for name in own}
         alias = _rowid_alias(connection, listed)
-        kept = own if listed.strict else own & {alias or ""}
+        # Text may hold a NUL whatever the declaration.
+        texts = {column.source_name for column in columns if column.type == "text"}
+        kept = own - texts if listed.strict else own & {alias or ""}
         enforced |= {(listed.name, name) for name in kept}
         primary, unique = _keys(connection, listed, columns)
         table = Table(

@@ -172,6 +172,8 @@ def strange(column: Column) -> str:
     if column.type == "numeric":
         # How SQLite writes infinity.
         return f"{wrong} OR {name} IN (9e999, -9e999)"
+    if column.type == "text":
+        return f"{wrong} OR instr(CAST({name} AS BLOB), x'00') > 0"
     return f"{wrong} OR {name} NOT IN (0, 1)" if column.type == "boolean" else wrong
 
 
