@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from urllib.parse import quote
 
 import psycopg
 import psycopg.conninfo
 import pytest
+from oar_bench.addresses import owner_url
 from psycopg import sql
 
 
@@ -31,12 +31,8 @@ def _owner_database(admin_conninfo, *, options=""):
             f"ALTER DEFAULT PRIVILEGES GRANT INSERT, UPDATE, DELETE ON TABLES TO {reader};"
             f"GRANT CREATE ON SCHEMA public TO {reader}"
         )
-    parts = psycopg.conninfo.conninfo_to_dict(conninfo)
-    url = (
-        f"postgresql://{reader}:{quote(password)}@/{name}"
-        f"?host={quote(str(parts['host']), safe='')}&port={parts.get('port', 5432)}"
-    )
-    return name, conninfo, url
+    reading = psycopg.conninfo.make_conninfo(conninfo, user=reader, password=password)
+    return name, conninfo, owner_url(reading)
 
 
 def _drop(admin_conninfo, name):

@@ -43,6 +43,7 @@ from oar_adapters.postgres.snapshot import (
 )
 from oar_adapters.registry import open_adapter
 from oar_adapters.testing.conformance.running import use
+from oar_bench.addresses import owner_url
 
 EXACT, SUPERSET, NONE = Agreement.EXACT, Agreement.SUPERSET, Agreement.NONE
 
@@ -589,11 +590,7 @@ def latin(hub_server):
     with psycopg.connect(conninfo, autocommit=True, client_encoding="utf8") as connection:
         connection.execute("CREATE TABLE words (id int, v text, w text)")
         connection.execute("INSERT INTO words VALUES (1, 'x', 'y'), (2, 'é', 'ÿ'), (3, NULL, 'é')")
-    parts = psycopg.conninfo.conninfo_to_dict(conninfo)
-    yield (
-        f"postgresql://{parts['user']}:{parts['password']}@/{name}"
-        f"?host={hub_server.host}&port={hub_server.port}"
-    )
+    yield owner_url(conninfo)
     with psycopg.connect(hub_server.conninfo, autocommit=True) as connection:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 

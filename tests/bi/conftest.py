@@ -17,6 +17,7 @@ from pathlib import Path
 import psycopg
 import psycopg.conninfo
 import pytest
+from oar_bench.addresses import owner_url
 from oar_proxy.settings import (
     HubSettings,
     Listen,
@@ -110,8 +111,7 @@ def shop(hub_server, new_database, tmp_path_factory):
         connection.execute(f"ALTER DATABASE {parts['dbname']} SET log_statement = 'all'")
     return Shop(
         {
-            "sales": f"postgres://{parts['user']}:{parts['password']}@/{parts['dbname']}"
-            f"?host={hub_server.host}&port={hub_server.port}",
+            "sales": owner_url(sales),
             "crm": f"sqlite:///{crm}",
         },
         sales,

@@ -4,6 +4,7 @@ import json
 
 import psycopg.conninfo
 import pytest
+from oar_bench.addresses import owner_url
 
 CONFIG = ("--config", "oar.yaml")
 JOIN = "SELECT city, code FROM deliveries JOIN promos USING (order_id)"
@@ -146,7 +147,7 @@ STATEMENTS = (
 
 
 @pytest.mark.parametrize("kind", ["postgres", "sqlite", "mariadb"])
-def test_a_catalog_file_plans_as_its_owners_do(market, kind, request, new_database, hub_server):
+def test_a_catalog_file_plans_as_its_owners_do(market, kind, request, new_database):
     """The same edges, routes and rules, whichever technology it was written from."""
     config = json.loads((market.directory / "oar.yaml").read_text())
     if kind == "postgres":
@@ -155,11 +156,7 @@ def test_a_catalog_file_plans_as_its_owners_do(market, kind, request, new_databa
             connection.execute(
                 "CREATE TABLE deliveries (order_id int PRIMARY KEY, city text, phone text)"
             )
-        parts = psycopg.conninfo.conninfo_to_dict(dsn)
-        url = f"postgres://{parts['user']}:{parts['password']}@/{parts['dbname']}"
-        config["owners"]["logistics"]["url"] = (
-            f"{url}?host={hub_server.host}&port={hub_server.port}"
-        )
+        config["owners"]["logistics"]["url"] = owner_url(dsn)
     elif kind == "mariadb":
         server = request.getfixturevalue("mariadb_server")
         database, url = server.new_database("logistics")

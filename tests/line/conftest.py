@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import psycopg
 import psycopg.conninfo
 import pytest
+from oar_bench.addresses import owner_url
 from oar_proxy.settings import HubSettings, Limits, Listen, OwnerSettings, Settings
 
 TABLES = {
@@ -39,20 +40,6 @@ class Line:
     merged: str
     hub: str
     settings: Settings
-
-
-@pytest.fixture(scope="session")
-def owner_url(hub_server):
-    """Say how a proxy reaches a database of the shared server as an owner."""
-
-    def url(dsn):
-        parts = psycopg.conninfo.conninfo_to_dict(dsn)
-        return (
-            f"postgres://{parts['user']}:{parts['password']}@/{parts['dbname']}"
-            f"?host={hub_server.host}&port={hub_server.port}"
-        )
-
-    return url
 
 
 def insertion(name, columns, mark="%s"):
@@ -91,7 +78,7 @@ class Owners:
 
     ALLOW = "version: 1\nkey_disclosure:\n  - {column: '*', to: ['*'], max_keys: 1000}\n"
 
-    def __init__(self, owner_url, directory, new_database):
+    def __init__(self, directory, new_database):
         self.directory = directory
         made = {name: new_database(name) for name in ("north", "west", "merged")}
         self.merged = made["merged"]
@@ -129,13 +116,13 @@ class Owners:
 
 
 @pytest.fixture(scope="session")
-def owners(owner_url, new_database, tmp_path_factory):
+def owners(new_database, tmp_path_factory):
     directory = tmp_path_factory.mktemp("owners")
-    return Owners(owner_url, directory, new_database)
+    return Owners(directory, new_database)
 
 
 @pytest.fixture(scope="session")
-def two_owners(owner_url, new_database, running_proxy, tmp_path_factory):
+def two_owners(new_database, running_proxy, tmp_path_factory):
     """Make proxies by policy over a PostgreSQL owner and another one, and their merged tables."""
 
     @contextmanager

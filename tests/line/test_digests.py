@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 import psycopg
 import pytest
+from oar_bench.addresses import owner_url
 from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
 
 KINDS = ("pg", "lite", "maria")
@@ -39,7 +40,7 @@ def rows(kind: str) -> list[tuple]:
 
 
 @pytest.fixture(scope="module")
-def places(owner_url, mariadb_server, new_database, running_proxy, tmp_path_factory):
+def places(mariadb_server, new_database, running_proxy, tmp_path_factory):
     """Proxies whose owners let all keys leave, in one form, and MariaDB's log of queries."""
     directory = tmp_path_factory.mktemp("digests")
     database = new_database("pg")

@@ -11,6 +11,7 @@ from random import Random
 
 import psycopg
 import pytest
+from oar_bench.addresses import owner_url
 from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
 
 STATEMENTS = 200
@@ -169,7 +170,7 @@ class Statements:
 
 
 @pytest.fixture(scope="module")
-def told(owner_url, new_database, running_proxy, tmp_path_factory):
+def told(new_database, running_proxy, tmp_path_factory):
     """Say what a session is told of statements, over each variant of one person's rows."""
     directory = tmp_path_factory.mktemp("random")
     databases = {"north": new_database("north"), "south": new_database("south")}

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 
 import psycopg
 import pytest
+from oar_bench.addresses import owner_url
 from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
 
 NORTH = """
@@ -99,7 +100,7 @@ RULES = (
 
 
 @pytest.fixture(scope="module")
-def databases(owner_url, new_database, tmp_path_factory):
+def databases(new_database, tmp_path_factory):
     """How two PostgreSQL owners and an SQLite file are reached, and their merged tables."""
     north, west, merged = (new_database(name) for name in ("north", "west", "merged"))
     for dsn, script in (

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import psycopg
 import pytest
+from oar_bench.addresses import owner_url
 from oar_proxy import matching
 from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
 
@@ -78,7 +79,7 @@ class Places:
 
 
 @pytest.fixture(scope="module")
-def places(owner_url, mariadb_server, new_database, running_proxy, tmp_path_factory):
+def places(mariadb_server, new_database, running_proxy, tmp_path_factory):
     """A proxy over four owners, one whose policies let few keys pass, and all tables in one place."""
     west, north, merged = (new_database(n) for n in ("west", "north", "merged"))
     directory = tmp_path_factory.mktemp("leaves")

@@ -10,6 +10,7 @@ from collections import Counter
 
 import psycopg
 import pytest
+from oar_bench.addresses import owner_url
 from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
 
 ALLOW = "version: 1\nkey_disclosure:\n  - {column: '*', to: ['*'], max_keys: 100000}\n"
@@ -65,7 +66,7 @@ STATEMENTS = [
 
 
 @pytest.fixture(scope="module")
-def places(owner_url, mariadb_server, new_database, running_proxy, tmp_path_factory):
+def places(mariadb_server, new_database, running_proxy, tmp_path_factory):
     """A proxy over both owners, and the merged tables."""
     north, merged, hub = (new_database(name) for name in ("north", "merged", "hub"))
     for dsn, tables in ((north, (PEOPLE,)), (merged, (PEOPLE, ORDERS))):

@@ -18,6 +18,7 @@ from oar_adapters.interface import (
     PatternMatch,
     Table,
 )
+from oar_bench.addresses import owner_url
 from oar_proxy.catalog import Holder, PublishedTable
 from oar_proxy.estimate import VALUES, Estimates, occurring, selectivity
 from oar_proxy.hub.planreading import KeyEdge, Origin
@@ -295,7 +296,7 @@ STATEMENTS = {
 
 
 @pytest.fixture(scope="module")
-def shop(owner_url, new_database, running_proxy, tmp_path_factory):
+def shop(new_database, running_proxy, tmp_path_factory):
     """Three PostgreSQL owners whose tables are analysed."""
     directory = tmp_path_factory.mktemp("shop")
     definitions = {

@@ -17,6 +17,7 @@ import psycopg.conninfo
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from oar_bench.addresses import owner_url
 from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
 
 ALLOW = "version: 1\nkey_disclosure:\n  - {column: '*', to: ['*'], max_keys: 100000}\n"
@@ -106,7 +107,7 @@ class Places:
 
 
 @pytest.fixture(scope="module")
-def places(owner_url, mariadb_server, new_database, running_proxy, tmp_path_factory):
+def places(mariadb_server, new_database, running_proxy, tmp_path_factory):
     """A proxy over four owners, and all their tables in one database."""
     west, north, merged, hub = (new_database(n) for n in ("west", "north", "merged", "hub"))
     made_up = "CREATE TABLE drawn (k bigint, i integer, s smallint, b bigint, n numeric(6,2), h numeric(5,-2),"
@@ -327,7 +328,7 @@ WRONG = {"i": "'x'", "b": "1.5", "t": "x'00'", "d": "'2023-02-30'"}
 @pytest.mark.parametrize("column", WRONG)
 @pytest.mark.parametrize("function", ["count", "max"])
 def test_a_value_of_another_type_is_not_aggregated(
-    owner_url, new_database, running_proxy, tmp_path, column, function
+    new_database, running_proxy, tmp_path, column, function
 ):
     fill_sqlite(
         tmp_path / "s.sqlite",

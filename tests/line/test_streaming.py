@@ -10,6 +10,7 @@ import asyncpg
 import psycopg
 import psycopg.conninfo
 import pytest
+from oar_bench.addresses import owner_url
 from oar_proxy.fetch import CHUNK_ROWS
 from oar_proxy.settings import HubSettings, Limits, Listen, OwnerSettings, Settings
 from psycopg import errors
@@ -26,7 +27,7 @@ STEPS = "SELECT sqlstate, rows FROM oar.steps WHERE ask = %s ORDER BY step"
 
 
 @pytest.fixture(scope="module")
-def owner(owner_url, mariadb_server, new_database, tmp_path_factory):
+def owner(mariadb_server, new_database, tmp_path_factory):
     """PostgreSQL, SQLite and MariaDB with a large table each, and how to reach them."""
     dsn = new_database("large")
     with psycopg.connect(dsn, autocommit=True) as connection:

@@ -10,6 +10,7 @@ import asyncpg
 import psycopg
 import psycopg.conninfo
 import pytest
+from oar_bench.addresses import owner_url
 from oar_proxy.fetch import CHUNK_ROWS
 from oar_proxy.settings import HubSettings, Limits, Listen, OwnerSettings, Settings
 from psycopg import errors
@@ -23,7 +24,7 @@ LARGE = 8 * CHUNK_ROWS
 class Counted:
     """Owners of a table each, to which a row can be added, and a proxy over them."""
 
-    def __init__(self, request, owner_url, new_database, directory):
+    def __init__(self, request, new_database, directory):
         self.north = new_database("north")
         with psycopg.connect(self.north, autocommit=True) as connection:
             connection.execute("CREATE TABLE at_postgres AS SELECT 1::bigint AS id")
@@ -84,8 +85,8 @@ class Counted:
 
 
 @pytest.fixture(scope="module")
-def counted(request, owner_url, new_database, tmp_path_factory):
-    return Counted(request, owner_url, new_database, tmp_path_factory.mktemp("counted"))
+def counted(request, new_database, tmp_path_factory):
+    return Counted(request, new_database, tmp_path_factory.mktemp("counted"))
 
 
 @pytest.fixture(scope="module")

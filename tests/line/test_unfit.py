@@ -13,6 +13,7 @@ import psycopg
 import pytest
 import structlog
 from oar_adapters.interface import OwnerSchema
+from oar_bench.addresses import owner_url
 from oar_proxy import refreshing
 from oar_proxy.check import examine
 from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
@@ -307,9 +308,7 @@ def test_owners_that_do_not_agree_about_a_table_stop_no_other(open_proxy, south)
         assert client.execute("SELECT count(*) FROM shop.split").fetchone() == (2,)
 
 
-def test_two_tables_of_one_name_at_an_owner_stop_no_other(
-    owner_url, new_database, new_hub, running_proxy
-):
+def test_two_tables_of_one_name_at_an_owner_stop_no_other(new_database, new_hub, running_proxy):
     dsn = new_database("twins")
     with psycopg.connect(dsn, autocommit=True) as owner:
         owner.execute(

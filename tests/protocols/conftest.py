@@ -16,6 +16,7 @@ import psycopg
 import psycopg.conninfo
 import pytest
 from modelserver import ModelServer, Reply, Script, asked, scripted, serving
+from oar_bench.addresses import owner_url
 from oar_policies.parse import parse_policy
 from oar_proxy.app import open_application
 from oar_proxy.drafters.model import ChatModel
@@ -214,11 +215,9 @@ def started_club(hub_server, new_database, tmp_path_factory):
         connection.execute("CREATE TABLE income (income_id text, link_to_member text, amount int)")
         with connection.cursor() as cursor:
             cursor.executemany("INSERT INTO income VALUES (%s, %s, %s)", INCOME)
-    parts = psycopg.conninfo.conninfo_to_dict(treasury)
-    address = f"?host={hub_server.host}&port={hub_server.port}"
     urls = {
         "registry": f"sqlite:///{directory}/registry.sqlite",
-        "treasury": f"postgres://{parts['user']}:{parts['password']}@/{parts['dbname']}{address}",
+        "treasury": owner_url(treasury),
         "library": f"sqlite:///{directory}/library.sqlite",
         "annex": f"sqlite:///{directory}/annex.sqlite",
     }

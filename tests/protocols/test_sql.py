@@ -15,6 +15,7 @@ import psycopg
 import psycopg.conninfo
 import pytest
 from modelserver import ModelServer, Reply, Script, asked, scripted, serving
+from oar_bench.addresses import owner_url
 from oar_proxy.protocols.named import PROTOCOLS as NAMED
 from oar_proxy.settings import (
     PROTOCOLS,
@@ -82,7 +83,7 @@ class Clients:
 
 
 @pytest.fixture(scope="module")
-def owner_urls(hub_server, new_database, tmp_path_factory):
+def owner_urls(new_database, tmp_path_factory):
     directory = tmp_path_factory.mktemp("club")
     registry = sqlite3.connect(directory / "registry.sqlite")
     with registry:
@@ -95,11 +96,9 @@ def owner_urls(hub_server, new_database, tmp_path_factory):
     with psycopg.connect(treasury) as connection:
         connection.execute("CREATE TABLE income (income_id text, link_to_member text, amount int)")
         connection.execute("INSERT INTO income VALUES ('i1', %s, 50), ('i2', 'other', 7)", (KEY,))
-    parts = psycopg.conninfo.conninfo_to_dict(treasury)
     urls = {
         "registry": f"sqlite:///{directory}/registry.sqlite",
-        "treasury": f"postgres://{parts['user']}:{parts['password']}@/{parts['dbname']}"
-        f"?host={hub_server.host}&port={hub_server.port}",
+        "treasury": owner_url(treasury),
     }
     return directory, urls, treasury
 

@@ -16,12 +16,12 @@ import sqlite3
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 import psycopg
 import psycopg.conninfo
 import pytest
 import yaml
+from oar_bench.addresses import owner_url
 from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
 
 TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text())
@@ -316,12 +316,7 @@ def _postgres(dsn, tables, kind):
                         types[table][column] += f" COLLATE {collation}"
         _fill(connection, types, dict.fromkeys(tables, kind))
         connection.execute("ANALYZE")
-    parts = psycopg.conninfo.conninfo_to_dict(dsn)
-    password = f":{quote(parts['password'])}" if "password" in parts else ""
-    return (
-        f"postgres://{parts['user']}{password}@/{parts['dbname']}"
-        f"?host={quote(str(parts['host']), safe='')}&port={parts.get('port', 5432)}"
-    )
+    return owner_url(dsn)
 
 
 def _icu_database(server, name, options=""):

@@ -17,7 +17,9 @@ from urllib.parse import quote as url_quote
 import asyncmy
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
+
+from oar_bench.addresses import owner_url
 
 MARIADB_MODE: Final = "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,STRICT_ALL_TABLES"
 """MariaDB then reads names and strings as they are written for the other kinds."""
@@ -88,11 +90,7 @@ class PostgresDatabase:
 
     @property
     def url(self) -> str:
-        parts = conninfo_to_dict(self.conninfo)
-        where = f"host={url_quote(str(parts['host']), safe='/')}"
-        port = f"&port={parts['port']}" if "port" in parts else ""
-        login = f"{parts['user']}:{url_quote(str(parts['password']))}"
-        return f"postgres://{login}@/{parts['dbname']}?{where}{port}"
+        return owner_url(self.conninfo)
 
     @property
     def options(self) -> Mapping[str, str]:

@@ -18,15 +18,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import asyncmy
 import psycopg
 from oar_proxy.hub.server import EmbeddedServer
 from oar_proxy.settings import HubSettings
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
+from oar_bench.addresses import owner_url
 from oar_bench.fuzz.servers import mariadb_server
 from oar_bench.harness import ALLOW_ALL
 from oar_bench.load.model import Model
@@ -83,12 +83,10 @@ class Server:
 
     def url(self, port: int | None = None) -> str:
         """Return how the proxy reaches it: by its socket, or through what listens on a port."""
-        part = conninfo_to_dict(self._admin)
-        user, password = (quote(str(part[name]), safe="") for name in ("user", "password"))
-        if port is not None:
-            return f"postgresql://{user}:{password}@{HOST}:{port}/{self.database}?sslmode=disable"
-        host = quote(str(part["host"]), safe="")
-        return f"postgresql://{user}:{password}@/{self.database}?host={host}&port={part['port']}"
+        if port is None:
+            return owner_url(self.conninfo)
+        through = make_conninfo(self.conninfo, host=HOST, port=port)
+        return f"{owner_url(through)}&sslmode=disable"
 
     def at_work(self) -> list[tuple[str, str]]:
         """Return state and query of what runs there, or has a transaction open."""

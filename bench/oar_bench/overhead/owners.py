@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import psycopg
 from oar_proxy.hub.server import EmbeddedServer
 from oar_proxy.settings import HubSettings
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from oar_bench.addresses import owner_url
 
 Connection = psycopg.Connection[Any]
 
@@ -76,10 +77,7 @@ class Owners:
 
     def url(self, database: str) -> str:
         """Return the owner's URL as the adapter reads it."""
-        part = conninfo_to_dict(self._conninfo)
-        user, password = (quote(str(part[name]), safe="") for name in ("user", "password"))
-        host = quote(str(part["host"]), safe="")
-        return f"postgresql://{user}:{password}@/{database}?host={host}&port={part['port']}"
+        return owner_url(self.conninfo(database))
 
     @contextmanager
     def foreign(self, database: str, options: str) -> Iterator[Connection]:
