@@ -1,8 +1,6 @@
 """``oar audit``: what it finds of what is done to a ledger, in the hub and in a file."""
 
 import asyncio
-import contextlib
-import io
 import itertools
 import json
 import os
@@ -16,9 +14,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from commands import oar
 from oar_proxy import ledger, writer
 from oar_proxy.chain import Chain, Entry, canonical, linked
-from oar_proxy.cli import main
 from oar_proxy.ledger import Ask, Disclosure, Ledger, StepEntry, StepOutcome, digest
 from oar_proxy.ledgerfile import LedgerFile, LedgerFileError
 from psycopg import sql
@@ -77,20 +75,9 @@ class Copy:
 
     def run(self, *arguments: str, status: int = 0) -> str:
         """Run the command in this process; returns what it printed."""
-        printed, said = io.StringIO(), io.StringIO()
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            contextlib.chdir(self.directory),
-            contextlib.redirect_stdout(printed),
-            contextlib.redirect_stderr(said),
-        ):
-            patch.setenv("OAR_HUB__DSN", self.conninfo)
-            patch.delenv("OAR_CONFIG", raising=False)
-            patch.setattr(sys, "argv", ["oar", "audit", *arguments])
-            with pytest.raises(SystemExit) as ended:
-                main()
-        assert (ended.value.code or 0) == status, said.getvalue()
-        return printed.getvalue()
+        ended = oar(self.directory, "audit", *arguments, OAR_HUB__DSN=self.conninfo)
+        assert ended.status == status, ended.said
+        return ended.printed
 
     def verify(self, *arguments: str, sound: bool = True) -> dict:
         report = json.loads(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import sqlite3
-import sys
 
 import pytest
-from oar_proxy.cli import main
+from commands import oar
 
 LOGISTICS = "CREATE TABLE deliveries (order_id INTEGER PRIMARY KEY, city TEXT, phone TEXT)"
 MARKETING = "CREATE TABLE promos (order_id INTEGER, code TEXT)"
@@ -47,21 +45,10 @@ class Market:
 
         ``status`` None: any will do.
         """
-        printed, said = io.StringIO(), io.StringIO()
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            contextlib.chdir(self.directory),
-            contextlib.redirect_stdout(printed),
-            contextlib.redirect_stderr(said),
-        ):
-            patch.delenv("OAR_CONFIG", raising=False)
-            patch.setattr(sys, "argv", ["oar", *map(str, arguments)])
-            with pytest.raises(SystemExit) as ended:
-                main()
-        self.said = said.getvalue()
-        self.status = ended.value.code or 0
-        assert status in (None, self.status), printed.getvalue() + self.said
-        return printed.getvalue()
+        ended = oar(self.directory, *arguments)
+        self.said, self.status = ended.said, ended.status
+        assert status in (None, self.status), ended.printed + self.said
+        return ended.printed
 
     def json(self, *arguments, status=0):
         return json.loads(self.run(*arguments, "--format", "json", status=status))

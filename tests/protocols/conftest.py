@@ -191,7 +191,7 @@ class Club:
 
 
 @pytest.fixture(scope="session")
-def started_club(hub_server, new_database, tmp_path_factory):
+def started_club(new_database, tmp_path_factory):
     directory = tmp_path_factory.mktemp("club")
     registry = sqlite3.connect(directory / "registry.sqlite")
     with registry:
