@@ -17,7 +17,7 @@ from oar_proxy.hub.access import admin_pool, open_hub
 from oar_proxy.hub.address import HubAddress
 from oar_proxy.hub.planner import Planner
 from oar_proxy.hub.publication import publish, publishing
-from oar_proxy.hub.refusals import Refused
+from oar_proxy.hub.refusals import RefusedTable
 from oar_proxy.inspection import Inspected
 from oar_proxy.ledger import Ledger
 from oar_proxy.publishing import read_rules
@@ -50,7 +50,7 @@ async def unreadable(owners: Sequence[Inspected], settings: Settings) -> list[Fi
     ]
 
 
-async def refused_tables(catalog: Catalog) -> tuple[Refused, ...]:
+async def refused_tables(catalog: Catalog) -> tuple[RefusedTable, ...]:
     """Return the tables of a catalog that a hub would refuse.
 
     A hub is started where a column has a type that no adapter of oar's own publishes. Raises

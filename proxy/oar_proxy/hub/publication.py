@@ -25,7 +25,7 @@ from oar_proxy.hub.bootstrap import changing
 from oar_proxy.hub.planner import TRANSIENT
 from oar_proxy.hub.refusals import (
     OTHERWISE,
-    Refused,
+    RefusedTable,
     dependents,
     in_use,
     known_types,
@@ -90,7 +90,7 @@ class Published:
 
     catalog: Catalog
     changed: bool
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedTable, ...] = ()
     outdated: tuple[str, ...] = ()
 
 
@@ -163,7 +163,7 @@ class _Becoming:
     withdrawn: set[TableName]
     extended: set[TableName]
     standing: dict[TableName, _Stored]
-    faults: dict[TableName, Refused]
+    faults: dict[TableName, RefusedTable]
 
 
 async def _becoming(
@@ -189,20 +189,18 @@ async def _becoming(
     hidden = {key for key in dropped if _hidden(key, stored[key].content, hides)}
     withdrawn: set[TableName] = set()
     standing: dict[TableName, _Stored] = {}
-    refused_now: dict[TableName, Refused] = {}
+    unfit: dict[TableName, RefusedTable] = {}
     for key, dependent in (await dependents(connection, dropped)).items():
         if key in hidden:
             withdrawn.add(key)
         else:
             standing[key] = stored[key]
-            refused_now[key] = stands(key, stored[key].content["owners"], dependent)
+            unfit[key] = stands(key, stored[key].content["owners"], dependent)
     for key in await in_use(connection, reshaped - standing.keys()):
         standing[key] = stored[key].as_hidden() if key in hidden else stored[key]
-        refused_now[key] = waits(key, stored[key].content["owners"], stands=key not in hidden)
+        unfit[key] = waits(key, stored[key].content["owners"], stands=key not in hidden)
     gone = standing.keys()
-    return _Becoming(
-        dropped - withdrawn - gone, withdrawn - gone, extended - gone, standing, refused_now
-    )
+    return _Becoming(dropped - withdrawn - gone, withdrawn - gone, extended - gone, standing, unfit)
 
 
 async def _execute(

@@ -33,7 +33,7 @@ _TYPE_NAME: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedTable:
     """A table that the hub does not hold as it is now.
 
     ``stands``: it holds the one before, which may be read.
@@ -46,14 +46,14 @@ class Refused:
     stands: bool = False
 
 
-def refused(table: PublishedTable, reason: str, hint: str) -> Refused:
+def refused(table: PublishedTable, reason: str, hint: str) -> RefusedTable:
     """Say why a table is not in the hub."""
-    return Refused(table.key, table.owners, reason, hint)
+    return RefusedTable(table.key, table.owners, reason, hint)
 
 
-def stands(key: TableName, owners: Iterable[str], dependent: str) -> Refused:
+def stands(key: TableName, owners: Iterable[str], dependent: str) -> RefusedTable:
     """Say of a table that is another one by now, or gone, why the one before is in the hub."""
-    return Refused(
+    return RefusedTable(
         key,
         tuple(owners),
         f"it changed or is gone, and the hub's {dependent} stands on its old form",
@@ -62,12 +62,12 @@ def stands(key: TableName, owners: Iterable[str], dependent: str) -> Refused:
     )
 
 
-def waits(key: TableName, owners: Iterable[str], *, stands: bool) -> Refused:
+def waits(key: TableName, owners: Iterable[str], *, stands: bool) -> RefusedTable:
     """Say of a table that is another one by now, or gone, that a transaction uses the one before.
 
     Publication waits for a short one; with one that is longer, other tables would wait as well.
     """
-    return Refused(
+    return RefusedTable(
         key,
         tuple(owners),
         "it changed or is gone, and a client's transaction still uses its old form",
@@ -81,7 +81,7 @@ async def refusals(
     tables: Sequence[PublishedTable],
     schemas: Collection[str],
     types: Collection[str],
-) -> dict[TableName, Refused]:
+) -> dict[TableName, RefusedTable]:
     """Refuse those of some tables that cannot be in the hub, one reason each.
 
     ``schemas`` are those that were published before, ``types`` those that the hub knows.
@@ -99,7 +99,7 @@ _RENAME: Final = "set the owner's schema to another name"
 OTHERWISE: Final = "publish it otherwise, or hide it by policy (deny, deny_columns)"
 
 
-def _misnamed(tables: Iterable[PublishedTable]) -> Iterator[Refused]:
+def _misnamed(tables: Iterable[PublishedTable]) -> Iterator[RefusedTable]:
     for table in tables:
         if table.schema in _RESERVED_SCHEMAS or table.schema.startswith("pg_"):
             yield refused(table, f'schema "{table.schema}" is the hub\'s own', _RENAME)
@@ -156,7 +156,7 @@ async def known_types(
 
 def _of_unknown_types(
     tables: Iterable[PublishedTable], known: Collection[str]
-) -> Iterator[Refused]:
+) -> Iterator[RefusedTable]:
     for table in tables:
         for column in table.columns:
             if column.type not in known:
@@ -170,7 +170,7 @@ def _of_unknown_types(
 
 async def _in_others_schemas(
     connection: AsyncConnection[TupleRow], tables: Iterable[PublishedTable], ours: Collection[str]
-) -> list[Refused]:
+) -> list[RefusedTable]:
     """Refuse tables of schemas that are in the hub and were not published by oar."""
     new = {table.schema for table in tables} - set(ours) - _RESERVED_SCHEMAS
     cursor = await connection.execute(
