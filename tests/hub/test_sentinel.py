@@ -15,13 +15,14 @@ from oar_proxy.hub.sentinel import Sentinels
 
 @pytest.fixture
 def backend(admin):
-    """Says which process has the locks."""
+    """Says which process has a lock."""
 
-    def pid():
-        found = admin.execute(
-            "SELECT pid FROM pg_stat_activity WHERE application_name = 'oar sentinel'"
+    def pid(key):
+        ((number,),) = admin.execute(
+            "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            " AND (classid::bigint << 32) | objid::bigint = %s",
+            (key,),
         ).fetchall()
-        ((number,),) = found
         return number
 
     return pid
@@ -46,7 +47,7 @@ def test_a_connection_is_closed_by_nobody_while_another_one_waits_at_it(hub, bac
     async def use():
         async with Sentinels(hub) as sentinels:
             key = await sentinels.lock()
-            stuck = backend()
+            stuck = backend(key)
             os.kill(stuck, signal.SIGSTOP)
             try:
                 first = asyncio.create_task(sentinels.lock())

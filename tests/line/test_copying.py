@@ -8,6 +8,7 @@ from contextlib import ExitStack
 import asyncpg
 import psycopg
 import pytest
+from oar_bench.addresses import owner_url
 from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
 
 COLUMNS = (
@@ -49,7 +50,7 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def line(owners, owner_url, new_database, running_proxy, tmp_path_factory):
+def line(owners, new_database, running_proxy, tmp_path_factory):
     """Connections to a proxy before two owners, to their tables merged, and to the hub."""
     with ExitStack() as stack:
 
