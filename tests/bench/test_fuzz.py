@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from random import Random
 
 import pytest
 from oar_bench.fuzz.bed import open_bed
 from oar_bench.fuzz.measure import fuzz
+from oar_bench.fuzz.owners import SqliteFile
 from oar_bench.fuzz.reductions import BY_SETTING, NOTHING, Permits, Variation
 from oar_bench.fuzz.run import Fault, open_pair
 from oar_bench.fuzz.shapes import shapes
@@ -199,6 +202,24 @@ def test_a_script_says_everything():
     assert "SET oar.max_keys = 0;" in lines
     assert "-- proxy: 1 rows" in lines
     assert "-- reference: error 22012: division by zero" in lines
+
+
+def test_a_file_is_written_when_its_reader_in_this_process_ends(tmp_path):
+    async def write_beside_a_reader():
+        async with asyncio.TaskGroup() as tasks:
+            reader = sqlite3.connect(file.path, isolation_level=None)
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM t")
+            writer = tasks.create_task(file.run(["INSERT INTO t VALUES (2)"]))
+            await asyncio.sleep(0.1)
+            assert not writer.done()
+            reader.close()
+
+    file = SqliteFile(tmp_path / "owner.sqlite")
+    asyncio.run(file.run(["CREATE TABLE t (a)", "INSERT INTO t VALUES (1)"]))
+    asyncio.run(write_beside_a_reader())
+    with closing(sqlite3.connect(file.path)) as found:
+        assert found.execute("SELECT count(*) FROM t").fetchone() == (2,)
 
 
 def test_tables_are_written_for_each_kind():

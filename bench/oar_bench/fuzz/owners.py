@@ -5,6 +5,7 @@ Databases of servers are kept and emptied for the next batch; each SQLite file i
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,9 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from oar_bench.addresses import owner_url
+
+LOCK_SECONDS: Final = 60
+"""How long a writer waits for who reads an SQLite file: for a proxy on a busy machine."""
 
 MARIADB_MODE: Final = "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,STRICT_ALL_TABLES"
 """MariaDB then reads names and strings as they are written for the other kinds."""
@@ -65,7 +69,11 @@ class SqliteFile:
         return {}
 
     async def run(self, statements: Sequence[str]) -> None:
-        with closing(sqlite3.connect(self.path)) as file, file:
+        # The proxy runs in this process: whoever waits here for its reader to end must let it.
+        await asyncio.to_thread(self._write, statements)
+
+    def _write(self, statements: Sequence[str]) -> None:
+        with closing(sqlite3.connect(self.path, timeout=LOCK_SECONDS)) as file, file:
             for statement in statements:
                 file.execute(statement)
 
