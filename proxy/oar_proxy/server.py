@@ -173,9 +173,9 @@ class FrontDoor:
 
     async def _serve(self, side: ClientSide) -> None:
         """One client, from its first byte to its last."""
-        side.socket.setblocking(False)
-        _keep_alive(side.socket)
         try:
+            side.socket.setblocking(False)
+            _keep_alive(side.socket)
             async with asyncio.timeout(self._listen.startup_timeout):
                 await self._open(side)
         except TimeoutError:
@@ -302,7 +302,11 @@ class FrontDoor:
         )
 
     async def _connect(self, session: Session) -> asyncio.Transport:
+        """Open a session's hub connection. Raises ``OSError``."""
         transport = await connect(self._hub, lambda: HubSide(session))
+        if transport.is_closing():
+            # The session was told before it had a client, so nobody would end that client's.
+            raise ConnectionResetError(errno.ECONNRESET, "the hub closed the connection")
         connection = transport.get_extra_info("socket")
         if connection.family != socket.AF_UNIX:
             _keep_alive(connection)

@@ -587,3 +587,36 @@ def test_a_hub_over_tcp(door, where, executes, hub, door_class):
                 client.execute("SELECT pg_sleep(60)")
     finally:
         outer.close()
+
+
+def test_a_hub_that_is_lost_as_soon_as_it_is_reached(hub, published, dial, door_class, monkeypatch):
+    """Its client is told, and neither connection is left open."""
+
+    async def lost(address, protocol):
+        side, gone = protocol(), asyncio.Event()
+        told = side.connection_lost
+        side.connection_lost = lambda error: (told(error), gone.set())
+        transport = await reached(address, lambda: side)
+        await gone.wait()
+        return transport
+
+    def accept():
+        listener.accept()[0].close()
+
+    reached = server.connect
+    monkeypatch.setattr(server, "connect", lost)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = {"host": "127.0.0.1", "port": listener.getsockname()[1]}
+        closing = threading.Thread(target=accept)
+        closing.start()
+        door = door_class(hub, hub_address=address)
+        try:
+            client = dial(door.port)
+            client.sendall(startup("user", published["user"], "database", published["dbname"]))
+            told = fatal(read_all(client))
+            assert told == ("08006", "connection not made: the hub does not answer")
+            eventually(lambda: not door.door._connections)
+            assert not door.door._sessions
+        finally:
+            door.close()
+            closing.join()
