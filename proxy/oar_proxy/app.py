@@ -161,12 +161,10 @@ async def open_application(
         owner_queries = await stack.enter_async_context(
             OwnerQueries(
                 address,
-                adapters=adapters,
-                gate=gate,
+                access=pipeline.asks.access,
                 ledger=ledger,
                 planner=planner,
                 compiler=pipeline.compiler,
-                slots=pipeline.asks.slots,
                 memory=pipeline.memory,
                 limits=settings.limits,
             )

@@ -15,12 +15,14 @@ from oar_adapters.interface import Adapter
 from oar_proxy.drafters import Draft
 from oar_proxy.errors import OarError, refusal_of, sqlstate_of
 from oar_proxy.federation import HubLink, tell
+from oar_proxy.fetch import OpenAsk, OwnerAccess
 from oar_proxy.gate import Gate
-from oar_proxy.ledger import SUCCESS, Ask, Kind, Ledger, StepOutcome, digest
+from oar_proxy.ledger import SUCCESS, Ask, Kind, Ledger, digest
 from oar_proxy.memory import Account
+from oar_proxy.moment import Moment
 from oar_proxy.plan import Plan
 from oar_proxy.rows import Gathered, Rows
-from oar_proxy.run import run
+from oar_proxy.run import Allowance, run
 from oar_proxy.settings import Limits
 from oar_proxy.slots import OwnerSlots
 from oar_proxy.statement import FederatedStatement
@@ -37,9 +39,7 @@ class Asks:
     def __init__(
         self, adapters: Mapping[str, Adapter], gate: Gate, ledger: Ledger, limits: Limits
     ) -> None:
-        self.slots = OwnerSlots(adapters)
-        self._adapters = adapters
-        self._gate = gate
+        self.access = OwnerAccess(adapters, gate, OwnerSlots(adapters))
         self._ledger = ledger
         self._limits = limits
         self._settling: set[asyncio.Task[None]] = set()
@@ -66,33 +66,21 @@ class Asks:
 
         report(f"route {plan.route.kind.value}: {plan.route.reason}")
         most = self._limits.statement_timeout
-        moment = link.moment(state, most)
+        seconds, transactions = state.timeout(most), link.moment(state, most)
         ask = await self._open(plan.statement, plan.route.kind.value, plan.cover.kappa)
+        opened = OpenAsk(ask, progress=report)
         started = time.monotonic()
         sqlstate = SUCCESS
-        finished: list[StepOutcome] = []
         try:
             async with AsyncExitStack() as held:
-                gathered = await run(
-                    plan,
-                    ask,
-                    slots=self.slots,
-                    adapters=self._adapters,
-                    gate=self._gate,
-                    account=account,
-                    seconds=state.timeout(most),
-                    progress=report,
-                    finished=finished,
-                    held=held,
-                    moment=moment,
-                    give=give,
-                )
+                allowance = Allowance(seconds, account, transactions or Moment(held, seconds))
+                gathered = await run(plan, opened, self.access, allowance, give=give)
                 open_still = held.pop_all()
         except (Exception, asyncio.CancelledError) as error:
             # One write more before leaving: that it was cancelled is an outcome like any other.
             sqlstate = sqlstate_of(error)
             await self._ledger.finish_ask(
-                ask, sqlstate=sqlstate, finished=finished, refusal=refusal_of(error)
+                ask, sqlstate=sqlstate, finished=opened.finished, refusal=refusal_of(error)
             )
             raise
         finally:
@@ -107,7 +95,7 @@ class Asks:
                 sqlstate=sqlstate,
                 milliseconds=round((time.monotonic() - started) * 1000, 1),
             )
-        return gathered, partial(self._start_settling, open_still, ask, finished)
+        return gathered, partial(self._start_settling, open_still, opened)
 
     async def refused(self, statement: FederatedStatement, error: OarError) -> None:
         """Record a statement for which nothing was asked, because of a policy or a limit."""
@@ -119,15 +107,13 @@ class Asks:
         if self._settling:
             await asyncio.wait(self._settling)
 
-    def _start_settling(
-        self, held: AsyncExitStack, ask: Ask, finished: Sequence[StepOutcome]
-    ) -> asyncio.Task[None]:
+    def _start_settling(self, held: AsyncExitStack, opened: OpenAsk) -> asyncio.Task[None]:
         """Let go of the owners, and write the outcome of an ask that has all its rows.
 
         Returns the task of the latter alone: no statement reads what is still held there.
         """
-        self._start(self._let_go(held, ask))
-        return self._start(self._ledger.finish_ask(ask, finished=finished))
+        self._start(self._let_go(held, opened.entry))
+        return self._start(self._ledger.finish_ask(opened.entry, finished=opened.finished))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         settling = asyncio.create_task(work)

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from oar_adapters.interface import Adapter, Batch, OwnerError, Query, Scan, Snapshot
@@ -23,6 +23,7 @@ from oar_proxy.ledger import SUCCESS, Ask, StepOutcome
 from oar_proxy.memory import Account
 from oar_proxy.plan import Step
 from oar_proxy.rows import Rows, StepReport
+from oar_proxy.slots import OwnerSlots
 from oar_proxy.snapshots import Snapshots, owner_fault
 
 if TYPE_CHECKING:
@@ -60,21 +61,40 @@ class Sending:
     most: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OwnerAccess:
+    """What every statement asks owners through. One for the proxy."""
+
+    adapters: Mapping[str, Adapter]
+    gate: Gate
+    slots: OwnerSlots
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAsk:
+    """An ask under way: its ``entry`` on the ledger.
+
+    ``finished`` are outcomes of its steps that are not on the ledger yet. ``progress`` is told
+    what happens, in a line each.
+    """
+
+    entry: Ask
+    finished: list[StepOutcome] = field(default_factory=list)
+    progress: Callable[[str], None] = lambda _: None
+
+
 @dataclass
 class Fetcher:
     """What one statement fetches, one query at a time or several.
 
-    Outcomes that are not on the ledger yet are left in ``finished``. With ``give``, rows that are
-    more than a chunk are given away; ``passing``: some were, or are about to be.
+    With ``give``, rows that are more than a chunk are given away; ``passing``: some were, or are
+    about to be.
     """
 
-    adapters: Mapping[str, Adapter]
-    gate: Gate
-    ask: Ask
+    access: OwnerAccess
+    ask: OpenAsk
     account: Account
     snapshots: Snapshots
-    progress: Callable[[str], None]
-    finished: list[StepOutcome]
     give: Callable[[Rows], Awaitable[None]] | None = None
     passing: bool = False
     broken_off: bool = False
@@ -82,11 +102,11 @@ class Fetcher:
     @property
     def decisions(self) -> Decisions:
         """What the policies say now: another one may be in force than when it was planned."""
-        return self.gate.decisions(self.ask.subject)
+        return self.access.gate.decisions(self.ask.entry.subject)
 
     async def admit(self, wave: Sequence[gates.Step]) -> None:
         """Have the statement counted before anything reaches an owner. Raises as `Gate.admit`."""
-        await self.gate.admit(self.ask, wave)
+        await self.access.gate.admit(self.ask.entry, wave)
 
     async def authorize(self, wave: Sequence[gates.Step]) -> list[Authorized]:
         """Pass the gate; what finished meanwhile goes on the ledger in the same write.
@@ -95,25 +115,25 @@ class Fetcher:
         """
         if not wave:
             return []
-        finished = tuple(self.finished)
-        authorized = await self.gate.authorize(self.ask, wave, finished)
-        del self.finished[: len(finished)]
+        finished = tuple(self.ask.finished)
+        authorized = await self.access.gate.authorize(self.ask.entry, wave, finished)
+        del self.ask.finished[: len(finished)]
         return authorized
 
     def skip(self, owner: str, query: Authorized) -> None:
         """Note that a query need not be sent, for there is no key that could match."""
-        self.finished.append(StepOutcome(query.ledger_entry, SUCCESS, 0))
-        self.progress(f"owner {owner} is not asked: no key is left")
+        self.ask.finished.append(StepOutcome(query.ledger_entry, SUCCESS, 0))
+        self.ask.progress(f"owner {owner} is not asked: no key is left")
 
     async def fetch(self, sending: Sending) -> StepReport:
         """Put the rows of a query behind those of ``sending.rows``. Raises ``OarError``."""
         started = time.perf_counter()  # the loop's own clock may tick in milliseconds
-        self.progress(_asking(sending))
+        self.ask.progress(_asking(sending))
         received = await self._noted(sending.query, self._receive(sending))
         if self.broken_off:
             sending = await self._begin_again(sending)
             received = await self._noted(sending.query, self._receive(sending))
-        self.progress(f"owner {sending.owner} sent {received} rows")
+        self.ask.progress(f"owner {sending.owner} sent {received} rows")
         return StepReport(
             sending.step,
             sending.owner,
@@ -131,7 +151,8 @@ class Fetcher:
 
         def note(sqlstate: str, rows: int | None) -> None:
             microseconds = (time.perf_counter_ns() - started) // 1000
-            self.finished.append(StepOutcome(query.ledger_entry, sqlstate, rows, microseconds))
+            outcome = StepOutcome(query.ledger_entry, sqlstate, rows, microseconds)
+            self.ask.finished.append(outcome)
 
         try:
             received = await rows
@@ -148,7 +169,7 @@ class Fetcher:
         cap, most = self.decisions.row_cap(sending.owner), self.decisions.byte_cap(sending.owner)
         rows = sending.rows
         received = size = counted = 0
-        budget = self.gate.budget(self.ask)
+        budget = self.access.gate.budget(self.ask.entry)
         rules = itertools.chain.from_iterable(sending.checked.values())
         grouped = any(isinstance(rule, Grouped) for rule in rules)
 
@@ -188,7 +209,7 @@ class Fetcher:
         return rows.count >= CHUNK_ROWS or rows.size >= most
 
     def _interleaves(self, owner: str) -> bool:
-        return self.adapters[owner].capabilities.interleaves
+        return self.access.adapters[owner].capabilities.interleaves
 
     async def _pass(
         self, sending: Sending, snapshot: Snapshot, give: Callable[[Rows], Awaitable[None]]
@@ -226,10 +247,12 @@ class Fetcher:
             if sending.most is not None and sending.most <= cap.number:
                 return
             counting = replace(query, limit=cap.number + 1, counted=True)
-        rendered = self.adapters[sending.owner].render(counting)
+        rendered = self.access.adapters[sending.owner].render(counting)
         step = gates.Step(sending.owner, counting, rendered, checked=sending.checked)
         (permit,) = await self.authorize([step])
-        self.progress(f"asking owner {sending.owner} how many rows that is: they pass as they come")
+        self.ask.progress(
+            f"asking owner {sending.owner} how many rows that is: they pass as they come"
+        )
         if await self._noted(permit, self._counted(sending.owner, snapshot, permit)) > cap.number:
             raise _too_many_rows(sending, cap)
 

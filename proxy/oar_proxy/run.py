@@ -11,7 +11,6 @@ import itertools
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -21,57 +20,56 @@ from oar_proxy import gate as gates
 from oar_proxy import matching
 from oar_proxy.edges import UsedEdge
 from oar_proxy.errors import OarError, QueryCanceled
-from oar_proxy.fetch import Fetcher, Sending
-from oar_proxy.gate import Gate
+from oar_proxy.fetch import Fetcher, OpenAsk, OwnerAccess, Sending
 from oar_proxy.keys import all_keys, distinct_keys, widened_keys
 from oar_proxy.leaves import Leaf
-from oar_proxy.ledger import Ask, StepOutcome
 from oar_proxy.memory import Account
 from oar_proxy.moment import Moment
 from oar_proxy.plan import Plan, Step, bound_scan, key_filter
 from oar_proxy.rows import WHOLE, Gathered, Rows, StepReport
-from oar_proxy.slots import OwnerSlots
 from oar_proxy.snapshots import Snapshots
 from oar_proxy.sql.tree import most_rows
 
 
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a statement may take, and what it reads.
+
+    ``seconds`` is for all of it. ``account`` has the memory of its rows. ``moment`` has the
+    snapshots and places at owners that it takes; who made that closes it, on every path.
+    """
+
+    seconds: float
+    account: Account
+    moment: Moment
+
+
 async def run(
     plan: Plan,
-    ask: Ask,
+    ask: OpenAsk,
+    access: OwnerAccess,
+    allowance: Allowance,
     *,
-    slots: OwnerSlots,
-    adapters: Mapping[str, Adapter],
-    gate: Gate,
-    account: Account,
-    seconds: float,
-    progress: Callable[[str], None],
-    finished: list[StepOutcome],
-    held: AsyncExitStack,
-    moment: Moment | None = None,
     give: Callable[[Rows], Awaitable[None]] | None = None,
     written: Sequence[gates.BoundEdge] = (),
 ) -> Gathered:
-    """Ask the owners; ``seconds`` is for all of it. Raises ``OarError``.
+    """Ask the owners. Raises ``OarError``, with outcomes left in ``ask.finished`` then as well.
 
-    ``moment`` is what the statement's transaction reads, where that is one for all its statements.
-
-    ``written`` are keys that the statement itself has as constants, where it asks one owner only:
-    each of its queries counts as carrying them.
-
-    Snapshots and places at owners are entered on ``held`` otherwise; the caller closes it, on every
-    path.
-    Outcomes of steps that are not on the ledger yet are left in ``finished``, also on failure.
     With ``give``, which is for a plan of one query, rows that are more than a chunk are given away
     in chunks, as they come; what is returned is the last chunk then. It returns when there is room
     for more.
+
+    ``written`` are keys that the statement itself has as constants, where it asks one owner only:
+    each of its queries counts as carrying them.
     """
-    moment = moment or Moment(held, seconds)
-    snapshots = Snapshots(moment, adapters, gate.decisions(ask.subject), seconds)
-    fetcher = Fetcher(adapters, gate, ask, account, snapshots, progress, finished, give)
-    runner = _Runner(plan, adapters, snapshots, fetcher, tuple(written))
+    seconds = allowance.seconds
+    decisions = access.gate.decisions(ask.entry.subject)
+    snapshots = Snapshots(allowance.moment, access.adapters, decisions, seconds)
+    fetcher = Fetcher(access, ask, allowance.account, snapshots, give)
+    runner = _Runner(plan, access.adapters, snapshots, fetcher, tuple(written))
     try:
         async with asyncio.timeout(seconds):
-            await snapshots.reserve(slots, plan.owners)
+            await snapshots.reserve(access.slots, plan.owners)
             return await runner.run()
     except TimeoutError as error:
         what = "its rows did not all pass" if fetcher.passing else "the owners did not answer"

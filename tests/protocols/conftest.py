@@ -132,7 +132,7 @@ class Club:
 
     def policies(self, **texts: str) -> None:
         """Put policies in force; without a text an owner lets a model read, and no key leave."""
-        self.application.owner_queries.gate.replace_policies(
+        self.application.owner_queries.access.gate.replace_policies(
             {
                 owner: parse_policy(texts.get(owner, READABLE), owner=owner, source=owner)
                 for owner in ("registry", "treasury", "library", "annex")

@@ -289,8 +289,8 @@ class _Bed:
 
     async def _enforce(self, texts: Mapping[str, str], *, viewed: bool = False) -> None:
         """Put policies in force; those of other organisations' owners stay open."""
-        gate = self.served.application.owner_queries.gate
-        owners = self.served.application.owner_queries.adapters
+        gate = self.served.application.owner_queries.access.gate
+        owners = self.served.application.owner_queries.access.adapters
         gate.replace_policies(
             {
                 owner: parse_policy(texts.get(owner, ALLOW_ALL), owner=owner, source=owner)

@@ -88,7 +88,7 @@ class ProtocolAnswers:
                 "the question cannot be answered from the published tables: none may be read",
                 hint="SELECT * FROM oar.tables lists what is published",
             )
-        contacts = everyone([owner for owner in self._owners.adapters if owner in holders])
+        contacts = everyone([owner for owner in self._owners.access.adapters if owner in holders])
         return Inquiry(asked.question, catalog, contacts, asked.budget)
 
     async def _require_a_readable_owner(self, asked: Asked, inquiry: Inquiry) -> None:
@@ -119,7 +119,7 @@ class ProtocolAnswers:
         return Unanswerable(message, detail=detail, hint=hint)
 
     def _refuses(self, owner: str) -> bool:
-        return owner in self._owners.adapters and self._owners.refusal(owner) is not None
+        return owner in self._owners.access.adapters and self._owners.refusal(owner) is not None
 
 
 def _account(asked: Asked, run: Run) -> str:

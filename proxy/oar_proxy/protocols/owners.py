@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 import psycopg
 import structlog
-from oar_adapters.interface import Adapter
 from oar_policies.model import Subject
 from psycopg import AsyncConnection, sql
 from psycopg.rows import TupleRow
@@ -35,20 +34,21 @@ from oar_proxy.errors import (
     refusal_of,
     sqlstate_of,
 )
-from oar_proxy.gate import Gate
+from oar_proxy.fetch import OpenAsk, OwnerAccess
+from oar_proxy.gate import BoundEdge
 from oar_proxy.hub.address import HubAddress
 from oar_proxy.hub.bootstrap import CLIENT_ROLE
 from oar_proxy.hub.planner import Planner
 from oar_proxy.hub.session import HubSession, Scalar, Size, prepare
 from oar_proxy.ledger import SUCCESS, Ask, Ledger, StepOutcome, digest
 from oar_proxy.memory import Account, Memory
+from oar_proxy.moment import Moment
 from oar_proxy.protocols.literals import Seen
 from oar_proxy.question import Question
 from oar_proxy.recognition import guard_text, recognise
-from oar_proxy.run import run
+from oar_proxy.run import Allowance, run
 from oar_proxy.sessionstate import SessionState
 from oar_proxy.settings import Limits
-from oar_proxy.slots import OwnerSlots
 from oar_proxy.sql.parse import parse, parse_one
 from oar_proxy.sql.parsed import Parsed
 from oar_proxy.sql.text import SyntaxFault, without_comments
@@ -82,21 +82,17 @@ class OwnerQueries:
         self,
         address: HubAddress,
         *,
-        adapters: Mapping[str, Adapter],
-        gate: Gate,
+        access: OwnerAccess,
         ledger: Ledger,
         planner: Planner,
         compiler: Compiler,
-        slots: OwnerSlots,
         memory: Memory,
         limits: Limits,
     ) -> None:
-        self.adapters = adapters
-        self.gate = gate
+        self.access = access
         self.ledger = ledger
         self.planner = planner
         self.compiler = compiler
-        self.slots = slots
         self.memory = memory
         self.limits = limits
         self._pool: AsyncConnectionPool[AsyncConnection[TupleRow]] = AsyncConnectionPool(
@@ -131,12 +127,12 @@ class OwnerQueries:
 
     def open_to(self, question: Question, catalog: Catalog) -> Catalog:
         """Return the tables of owners that whoever asks may ask."""
-        decisions = self.gate.decisions(question.subject)
-        return catalog.without([o for o in self.adapters if not decisions.asks(o).permit])
+        decisions = self.access.gate.decisions(question.subject)
+        return catalog.without([o for o in self.access.adapters if not decisions.asks(o).permit])
 
     def refusal(self, owner: str) -> str | None:
         """Return why a model may not see rows of an owner, None where it may."""
-        decision = self.gate.rows_to_model(owner)
+        decision = self.access.gate.rows_to_model(owner)
         if decision.permit:
             return None
         return f"owner {owner} does not let a model read its rows: rule {decision.rule}"
@@ -224,16 +220,13 @@ class Sitting:
         self._require_readable(owner)
         catalog = self.catalog.held_by((owner,))
         parsed = _bounded(_own_query(text, catalog, owner), size.rows)
-        finished: list[StepOutcome] = []
+        tables = tuple(t.holders[0].table for t in catalog.tables.values())
+        # Of the text as it was written: a mask's constant is its owner's.
+        edges = self.seen.edges(parsed, owner, tables, size.rows + 1)
         try:
-            async with (
-                self.queries.session(self.ask_entry.subject) as session,
-                AsyncExitStack() as held,
-            ):
+            async with self.queries.session(self.ask_entry.subject) as session:
                 statement = await self._understood(parsed, catalog, session)
-                result = await self._run(
-                    owner, parsed, statement, size, session=session, held=held, finished=finished
-                )
+                result = await self._run(statement, edges, size, session)
                 if shown:
                     await self._note(owner, statement, result)
         except psycopg.Error as error:
@@ -243,8 +236,6 @@ class Sitting:
             raise FeatureNotSupported(
                 f"the query failed: {type(error).__name__} {error.sqlstate}"
             ) from None
-        finally:
-            self.finished.extend(finished)
         self._require_readable(owner)
         return result
 
@@ -278,44 +269,32 @@ class Sitting:
 
     async def _run(
         self,
-        owner: str,
-        parsed: Parsed,
         statement: FederatedStatement,
+        edges: Sequence[BoundEdge],
         size: Size,
-        *,
         session: HubSession,
-        held: AsyncExitStack,
-        finished: list[StepOutcome],
     ) -> Result:
-        queries = self.queries
-        account = Account(queries.memory)
-        held.callback(account.close)
-        tables = tuple(t.holders[0].table for t in statement.catalog.tables.values())
-        # As it was written: a mask's constant is its owner's.
-        edges = self.seen.edges(parsed, owner, tables, size.rows + 1)
-        plan = await queries.compiler.plan(statement, {})
-        gathered = await run(
-            plan,
-            self.ask_entry,
-            slots=queries.slots,
-            adapters=queries.adapters,
-            gate=queries.gate,
-            account=account,
-            seconds=queries.limits.statement_timeout,
-            progress=lambda _: None,
-            finished=finished,
-            held=held,
-            written=edges,
-        )
-        withheld = None
-        if plan.withheld is not None:
-            withheld = await answers.told_of_withheld(plan.withheld, gathered, session)
-        one = answers.one_owners_answer(plan, 0, account)
-        if one is not None:
-            execution = one.of(gathered.of(one.number))
-        else:
-            execution = answers.answer(plan.statement, gathered, 0, account)
-        columns, kept, truncated = await session.rows(execution, size)
+        """Ask the owner a query that carries the keys of ``edges``, and the hub what is left."""
+        seconds = self.queries.limits.statement_timeout
+        ask = OpenAsk(self.ask_entry)
+        account = Account(self.queries.memory)
+        try:
+            async with AsyncExitStack() as held:
+                held.callback(account.close)
+                plan = await self.queries.compiler.plan(statement, {})
+                allowance = Allowance(seconds, account, Moment(held, seconds))
+                gathered = await run(plan, ask, self.queries.access, allowance, written=edges)
+                withheld = None
+                if plan.withheld is not None:
+                    withheld = await answers.told_of_withheld(plan.withheld, gathered, session)
+                one = answers.one_owners_answer(plan, 0, account)
+                if one is not None:
+                    execution = one.of(gathered.of(one.number))
+                else:
+                    execution = answers.answer(plan.statement, gathered, 0, account)
+                columns, kept, truncated = await session.rows(execution, size)
+        finally:
+            self.finished.extend(ask.finished)
         carried: dict[str, int] = {}
         for edge in edges:
             for source in dict.fromkeys(origin.owner for origin in edge.edge.origins):
