@@ -146,7 +146,7 @@ async def open_application(
         address = hub.address
         planner = await stack.enter_async_context(Planner(address))
         ledger = await stack.enter_async_context(_ledger(address, settings.ledger))
-        budgets = await stack.enter_async_context(Budgets(address.conninfo, settings.applications))
+        budgets = await stack.enter_async_context(Budgets(address.session, settings.applications))
         gate = Gate(policies, ledger, settings.limits, budgets=budgets)
         drafts = DraftStage(drafter, settings.drafter)
         pipeline = Pipeline(
@@ -300,7 +300,7 @@ def _allow_files(wanted: int) -> int:
 async def _ledger(address: HubAddress, settings: LedgerSettings) -> AsyncIterator[Ledger]:
     async with AsyncExitStack() as stack:
         try:
-            ledger = await stack.enter_async_context(Ledger(address.conninfo, settings.file))
+            ledger = await stack.enter_async_context(Ledger(address.session, settings.file))
         except LedgerUnavailable as error:
             raise HubError(error.message, hint=error.hint) from error
         yield ledger

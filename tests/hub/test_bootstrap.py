@@ -35,7 +35,7 @@ def owner(hub_server):
         connection.execute(f"GRANT CONNECT ON DATABASE postgres TO {name}")
         # The roles are the server's, and are there already: a second hub's owner is let in.
         connection.execute(
-            f"GRANT oar_client, oar_auditor, oar_planner TO {name} WITH ADMIN OPTION"
+            f"GRANT oar_client, oar_auditor, oar_planner, oar_checker TO {name} WITH ADMIN OPTION"
         )
         yield (
             name,

@@ -222,18 +222,39 @@ def test_nobody_has_another_right_than_these(admin):
 def test_no_function_that_is_not_its_callers_own_runs_as_another_role(admin):
     """What clients may call has their rights; so have rules, and no trigger is theirs."""
     definers = "SELECT oid::regprocedure::text FROM pg_proc WHERE oid >= 16384 AND prosecdef"
-    # These have fewer rights than whoever may call them: the proxy, and members of the role.
+    # These have fewer rights than whoever may call them: the proxy.
     assert {name for (name,) in admin.execute(definers)} == {
-        "oar_internal.explained_as_oar_client(text)",
+        "oar_internal.explained_as_oar_checker(text)",
         "oar_internal.explained_as_oar_planner(text)",
     }
-    for role in ("oar_client", "oar_planner"):
+    for role in ("oar_checker", "oar_planner"):
         callers = (
             "SELECT a.grantee::regrole::text, p.proowner::regrole::text FROM pg_proc p,"
             " aclexplode(p.proacl) AS a WHERE p.proname = %s"
         )
         found = admin.execute(callers, (f"explained_as_{role}",)).fetchall()
         assert found == [(role, role)]
+
+
+def test_no_client_is_a_member_of_a_role_that_owns_something(client, admin):
+    """Members of a role may alter, replace and drop what it owns."""
+    owners = "SELECT DISTINCT refobjid::regrole::text FROM pg_shdepend WHERE deptype = 'o'"
+    found = {
+        name
+        for (name,) in admin.execute(f"{owners} AND refobjid::regrole <> current_user::regrole")
+    }
+    assert {"oar_planner", "oar_checker"} <= found
+    for name in found:
+        asked = client.execute("SELECT pg_has_role(%s, 'MEMBER')", (name,))
+        assert asked.fetchone() == (False,), name
+    for altered in (
+        "DROP FUNCTION {}",
+        "ALTER FUNCTION {} SECURITY INVOKER",
+        "ALTER FUNCTION {} COST 1",
+    ):
+        for role in ("oar_planner", "oar_checker"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="must be owner"):
+                client.execute(altered.format(f"oar_internal.explained_as_{role}(text)").encode())
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["directly", "role", "definer"])

@@ -185,7 +185,7 @@ def test_a_function_that_is_evaluated_meanwhile_becomes_nobody_and_leaves_nothin
     output, joined, checked = asyncio.run(work())
     assert output == ["'oar_planner'::text"]
     assert joined["Node Type"] == "Hash Join"
-    assert checked == 'invalid input syntax for type integer: "oar_client"'
+    assert checked == 'invalid input syntax for type integer: "oar_checker"'
 
 
 def test_a_failed_setting_leaves_no_half_set_connection(hub, names):

@@ -68,7 +68,7 @@ async def prune(address: HubAddress, before: datetime, *, dry_run: bool) -> Prun
     Raises ``LedgerUnavailable`` and ``psycopg.Error``.
     """
     async with await psycopg.AsyncConnection.connect(
-        address.conninfo, autocommit=True
+        address.session, autocommit=True
     ) as connection:
         cuts = await _cuts(connection, before)
         first: dict[uuid.UUID, int] = dict(await _rows(connection, _FIRST))
@@ -77,7 +77,7 @@ async def prune(address: HubAddress, before: datetime, *, dry_run: bool) -> Prun
         if dry_run or not cuts:
             return pruned
         heads = await _checkpoint(connection, cuts)
-        async with Writer(address.conninfo) as writer:
+        async with Writer(address.session) as writer:
             content = {
                 "before": before.isoformat(),
                 "deleted": pruned.entries,

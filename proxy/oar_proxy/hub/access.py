@@ -57,7 +57,7 @@ async def join_hub(settings: HubSettings) -> AsyncIterator[HubAddress]:
 async def admin_pool(address: HubAddress, *, size: int = 4) -> AsyncIterator[AdminPool]:
     """Keep up to ``size`` connections of the proxy's own role, closed at the end of the block."""
     pool: AdminPool = AsyncConnectionPool(
-        address.conninfo,
+        address.session,
         kwargs={"autocommit": True, "application_name": "oar"},
         min_size=1,
         max_size=size,
@@ -108,12 +108,12 @@ async def _set_up(address: HubAddress) -> HubAddress:
 
 async def _connect_creating(address: HubAddress) -> AsyncConnection[TupleRow]:
     try:
-        return await _connect(address.conninfo)
+        return await _connect(address.session)
     except psycopg.OperationalError:
         # Why it failed is known as text only, in the server's language: look for the database.
         if not await _create_missing(address):
             raise
-    return await _connect(address.conninfo)
+    return await _connect(address.session)
 
 
 async def _create_missing(address: HubAddress) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field
 
+import psycopg.conninfo
+
 
 class HubError(Exception):
     """The hub cannot be started, reached or used. ``hint`` says what an operator can do."""
@@ -42,3 +44,14 @@ class HubAddress:
     conninfo: str = field(repr=False)
     embedded: bool = False
     encryption: Encryption | None = None
+
+    @property
+    def session(self) -> str:
+        """``conninfo`` for a session of the proxy's, which looks names up in ``pg_catalog`` alone.
+
+        In the database's own search path clients may have made functions and operators that fit a
+        call better than PostgreSQL's. They would run with the rights of the proxy's role.
+        """
+        given = psycopg.conninfo.conninfo_to_dict(self.conninfo).get("options") or ""
+        options = f"{given} -c search_path=pg_catalog".strip()
+        return psycopg.conninfo.make_conninfo(self.conninfo, options=options)

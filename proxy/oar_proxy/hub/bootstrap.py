@@ -27,7 +27,10 @@ from oar_proxy.hub.tables import FORM
 CLIENT_ROLE: Final = "oar_client"
 AUDITOR_ROLE: Final = "oar_auditor"
 PLANNER_ROLE: Final = "oar_planner"
-_ROLES: Final = (CLIENT_ROLE, AUDITOR_ROLE, PLANNER_ROLE)
+CHECKER_ROLE: Final = "oar_checker"
+"""May what clients may; none of them may become it."""
+
+_ROLES: Final = (CLIENT_ROLE, AUDITOR_ROLE, PLANNER_ROLE, CHECKER_ROLE)
 
 SCRIPTS: Final = tuple(
     files("oar_proxy.hub").joinpath(name).read_bytes()

@@ -8,7 +8,8 @@ DO $$
 DECLARE
     group_name text;
 BEGIN
-    FOREACH group_name IN ARRAY ARRAY['oar_client', 'oar_auditor', 'oar_planner'] LOOP
+    FOREACH group_name IN ARRAY ARRAY['oar_client', 'oar_auditor', 'oar_planner', 'oar_checker']
+    LOOP
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = group_name) THEN
             EXECUTE format('CREATE ROLE %I NOLOGIN', group_name);
         END IF;
@@ -17,6 +18,10 @@ BEGIN
             EXECUTE format('GRANT %I TO CURRENT_USER', group_name);
         END IF;
     END LOOP;
+    -- As clients are, and none of them: members of a role may do what they like with what it owns.
+    IF NOT pg_catalog.pg_has_role('oar_checker', 'oar_client', 'MEMBER') THEN
+        GRANT oar_client TO oar_checker;
+    END IF;
     EXECUTE format('REVOKE ALL ON DATABASE %I FROM PUBLIC', pg_catalog.current_database());
     EXECUTE format('GRANT CONNECT, TEMPORARY ON DATABASE %I TO oar_client, oar_auditor',
                    pg_catalog.current_database());
@@ -60,8 +65,9 @@ BEGIN
                          'evaluate', schema_name, table_name),
         HINT = 'use it in a SELECT, a WITH, a COPY (SELECT ...) TO STDOUT, a cursor or a CREATE '
                'TEMP TABLE AS, not inside a function or a DO block'
-               || CASE pg_catalog.current_setting('standard_conforming_strings') WHEN 'off'
-                  THEN '; backslashes in it need standard_conforming_strings' ELSE '' END;
+               OPERATOR(pg_catalog.||)
+               CASE WHEN pg_catalog.current_setting('standard_conforming_strings')
+                  OPERATOR(pg_catalog.=) 'off' THEN '; backslashes in it need standard_conforming_strings' ELSE '' END;
 END $body$;
 
 -- What the form of a table reads that a policy hides by now, where something stands on it.
@@ -91,7 +97,7 @@ END $body$;
 CREATE OR REPLACE FUNCTION oar_internal.given(portal text, type anyelement)
 RETURNS anyelement LANGUAGE plpgsql IMMUTABLE SECURITY INVOKER AS $body$
 DECLARE
-    rows_of_it refcursor := portal;
+    rows_of_it pg_catalog.refcursor := portal;
     value type%TYPE;
 BEGIN
     FETCH rows_of_it INTO value;
@@ -109,11 +115,12 @@ $body$;
 -- A planner evaluates what is said to be immutable, whoever has made it: as these roles then. The
 -- session began as the proxy's own, to which nothing inside of such a function can go back. What is
 -- set meanwhile is undone with the block.
+DROP FUNCTION IF EXISTS oar_internal.explained_as_oar_client(text);
 DO $$
 DECLARE
     role_name text;
 BEGIN
-    FOREACH role_name IN ARRAY ARRAY['oar_planner', 'oar_client'] LOOP
+    FOREACH role_name IN ARRAY ARRAY['oar_planner', 'oar_checker'] LOOP
         EXECUTE format($create$
             CREATE OR REPLACE FUNCTION oar_internal.explained_as_%1$s(statement text)
             RETURNS json LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $body$
@@ -137,7 +144,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- What the proxy asks a session about itself: a plan of its own each session, made once.
+-- What the proxy asks a session about itself: a plan of its own each session, made once. In the
+-- session's own search path, so each name and operator says its schema: PostgreSQL has none for oid
+-- and integer, for one, and would take somebody's that is for exactly these.
 CREATE OR REPLACE FUNCTION oar_internal.session_state(settings text[])
 RETURNS text LANGUAGE plpgsql STABLE SECURITY INVOKER
 SET plan_cache_mode = force_generic_plan AS $body$
@@ -145,25 +154,29 @@ BEGIN
     RETURN pg_catalog.json_build_object(
         'principal', session_user,
         'roles', ARRAY(SELECT r.rolname FROM pg_catalog.pg_roles r
-            WHERE r.oid >= 16384 AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')),
+            WHERE r.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
+            AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')),
         'search_path', ARRAY(SELECT pg_catalog.quote_ident(s)
             FROM pg_catalog.unnest(pg_catalog.current_schemas(false)) AS s),
         -- Those in which somebody else than an administrator may make functions and operators.
         'open_schemas', ARRAY(SELECT n.nspname FROM pg_catalog.pg_namespace n
-            WHERE n.nspname = ANY (pg_catalog.current_schemas(false)) AND EXISTS (
+            WHERE n.nspname OPERATOR(pg_catalog.=) ANY (pg_catalog.current_schemas(false)) AND EXISTS (
                 SELECT FROM (SELECT n.nspowner AS maker UNION ALL
                     SELECT a.grantee FROM pg_catalog.aclexplode(n.nspacl) AS a
-                    WHERE a.privilege_type = 'CREATE') AS may
-                WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = may.maker
-                    AND (r.rolsuper OR r.rolname = 'pg_database_owner'
-                         OR r.oid IN (SELECT d.datdba FROM pg_catalog.pg_database d
-                                      WHERE d.datname = pg_catalog.current_database())
-                         OR r.oid IN (SELECT o.nspowner FROM pg_catalog.pg_namespace o
-                                      WHERE o.nspname = 'oar_internal'))))),
+                    WHERE a.privilege_type OPERATOR(pg_catalog.=) 'CREATE') AS may
+                WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles r
+                    WHERE r.oid OPERATOR(pg_catalog.=) may.maker AND (r.rolsuper
+                        OR r.rolname OPERATOR(pg_catalog.=) 'pg_database_owner'
+                        OR r.oid OPERATOR(pg_catalog.=) ANY (
+                            SELECT d.datdba FROM pg_catalog.pg_database d
+                            WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+                            UNION ALL
+                            SELECT o.nspowner FROM pg_catalog.pg_namespace o
+                            WHERE o.nspname OPERATOR(pg_catalog.=) 'oar_internal'))))),
         'settings', (SELECT pg_catalog.json_object_agg(s, pg_catalog.current_setting(s, true))
             FROM pg_catalog.unnest(settings) AS s),
         'transaction', CASE WHEN pg_catalog.current_setting('transaction_isolation')
-            IN ('repeatable read', 'serializable') THEN pg_catalog.now()::pg_catalog.text END
+            OPERATOR(pg_catalog.=) ANY ('{repeatable read,serializable}'::pg_catalog.text[]) THEN pg_catalog.now()::pg_catalog.text END
     )::pg_catalog.text;
 END $body$;
 
@@ -178,33 +191,43 @@ BEGIN
         'number', u.number, 'schema', c.nspname, 'name', c.relname,
         'described', CASE WHEN NOT EXISTS (
             SELECT FROM ROWS FROM (pg_catalog.unnest(schemas), pg_catalog.unnest(tables))
-                AS p(schema, name) WHERE p.schema = c.nspname AND p.name = c.relname)
+                AS p(schema, name) WHERE p.schema OPERATOR(pg_catalog.=) c.nspname
+                AND p.name OPERATOR(pg_catalog.=) c.relname)
         THEN pg_catalog.json_build_object(
-            'definition', CASE WHEN c.relkind = 'v' AND c.nspname NOT IN
-                ('pg_catalog', 'information_schema', 'oar')
+            'definition', CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'v'
+                AND c.nspname OPERATOR(pg_catalog.<>) ALL (
+                    '{pg_catalog,information_schema,oar}'::pg_catalog.name[])
                 THEN oar_internal.view_definition(c.oid) END,
             -- A view reads as whoever owns it, unless it says otherwise.
-            'as_owner', c.relkind = 'v' AND pg_catalog.pg_get_userbyid(c.relowner) <> current_user
+            'as_owner', c.relkind OPERATOR(pg_catalog.=) 'v'
+                AND pg_catalog.pg_get_userbyid(c.relowner) OPERATOR(pg_catalog.<>) current_user
                 AND NOT EXISTS (SELECT FROM pg_catalog.pg_options_to_table(c.reloptions) AS o
-                    WHERE o.option_name = 'security_invoker' AND o.option_value::boolean),
-            'row_security', c.relkind IN ('r', 'p') AND pg_catalog.row_security_active(c.oid),
+                    WHERE o.option_name OPERATOR(pg_catalog.=) 'security_invoker'
+                    AND o.option_value::boolean),
+            'row_security', c.relkind OPERATOR(pg_catalog.=) ANY ('{r,p}'::pg_catalog."char"[])
+                AND pg_catalog.row_security_active(c.oid),
             'columns', (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.attname,
                 pg_catalog.format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
                 FROM pg_catalog.pg_attribute a
-                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+                WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid
+                AND a.attnum OPERATOR(pg_catalog.>) 0::pg_catalog.int2 AND NOT a.attisdropped),
             'collates', EXISTS (SELECT FROM pg_catalog.pg_attribute a
-                JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
-                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT (l.collnamespace
-                    = 'pg_catalog'::pg_catalog.regnamespace AND l.collname IN
-                    ('default', 'C', 'POSIX', 'ucs_basic', 'pg_c_utf8'))))
+                JOIN pg_catalog.pg_collation l ON l.oid OPERATOR(pg_catalog.=) a.attcollation
+                WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid
+                AND a.attnum OPERATOR(pg_catalog.>) 0::pg_catalog.int2
+                AND NOT (l.collnamespace OPERATOR(pg_catalog.=)
+                    'pg_catalog'::pg_catalog.regnamespace::pg_catalog.oid
+                    AND l.collname OPERATOR(pg_catalog.=) ANY (
+                        '{default,C,POSIX,ucs_basic,pg_c_utf8}'::pg_catalog.name[]))))
         END))
         FROM ROWS FROM (pg_catalog.unnest(names)) WITH ORDINALITY AS u(name, number)
         CROSS JOIN LATERAL (
             -- By itself, so that it is found by its index and not by reading all there are.
             SELECT c.oid, c.relname, c.relkind, c.relowner, c.reloptions, n.nspname
             FROM pg_catalog.pg_class c
-            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-            WHERE c.oid = pg_catalog.to_regclass(u.name) OFFSET 0) AS c)::pg_catalog.text;
+            JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+            WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(u.name)::pg_catalog.oid
+            OFFSET 0) AS c)::pg_catalog.text;
 END $body$;
 
 -- Waits until the proxy has what it asks elsewhere for the session; see hub/sentinel.py. How long
@@ -224,10 +247,13 @@ BEGIN
         EXCEPTION WHEN lock_not_available THEN
             IF NOT EXISTS (
                 SELECT FROM pg_catalog.pg_locks AS l
-                JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
-                WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
-                  AND l.mode = 'ExclusiveLock' AND a.datname = pg_catalog.current_database()
-                  AND (l.classid::pg_catalog.int8 << 32) | l.objid::pg_catalog.int8 = key
+                JOIN pg_catalog.pg_stat_activity AS a ON a.pid OPERATOR(pg_catalog.=) l.pid
+                WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.granted
+                  AND l.objsubid OPERATOR(pg_catalog.=) 1::pg_catalog.int2
+                  AND l.mode OPERATOR(pg_catalog.=) 'ExclusiveLock'
+                  AND a.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+                  AND ((l.classid::pg_catalog.int8 OPERATOR(pg_catalog.<<) 32)
+                      OPERATOR(pg_catalog.|) l.objid::pg_catalog.int8) OPERATOR(pg_catalog.=) key
                   AND pg_catalog.has_table_privilege(
                       a.usesysid, pg_catalog.to_regclass('oar_internal.entries'), 'INSERT')
             ) THEN

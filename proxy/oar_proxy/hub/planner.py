@@ -19,7 +19,7 @@ from psycopg_pool import AsyncConnectionPool
 from oar_proxy.errors import HubConnectionLost
 from oar_proxy.hub.access import ended
 from oar_proxy.hub.address import HubAddress
-from oar_proxy.hub.bootstrap import CLIENT_ROLE, PLANNER_ROLE
+from oar_proxy.hub.bootstrap import CHECKER_ROLE, PLANNER_ROLE
 
 PLAN_SHAPE: Final[Mapping[str, str]] = {
     # Hash joins and sequential scans only: then a join's type says which side may be reduced by
@@ -83,7 +83,7 @@ class Planner:
 
     def __init__(self, address: HubAddress, *, size: int = 4) -> None:
         self._plans = _pool(address, PLANNER_ROLE, PLAN_SHAPE, size)
-        self._checks = _pool(address, CLIENT_ROLE, {}, 2)
+        self._checks = _pool(address, CHECKER_ROLE, {}, 2)
 
     async def __aenter__(self) -> Self:
         await self._plans.open(wait=True)
@@ -211,7 +211,7 @@ def _pool(address: HubAddress, role: str, settings: Mapping[str, str], size: int
         connection.applied = {}
 
     return AsyncConnectionPool(
-        address.conninfo,
+        address.session,
         connection_class=_PlanningConnection,
         kwargs={"autocommit": True, "application_name": "oar planner", "prepare_threshold": None},
         configure=configure,
@@ -223,12 +223,18 @@ def _pool(address: HubAddress, role: str, settings: Mapping[str, str], size: int
     )
 
 
+# The session that asks may have set the search path, and made what is in it: here no function of
+# few rights is around it. So each name says its schema, and each operator.
+_SET: Final = """
+SELECT pg_catalog.set_config(s.name, s.value, false)
+FROM ROWS FROM (pg_catalog.unnest(%s::pg_catalog.text[]), pg_catalog.unnest(%s::pg_catalog.text[]))
+    AS s(name, value)
+WHERE pg_catalog.current_setting(s.name, true) IS NOT NULL
+"""
+
+
 async def _set(connection: _PlanningConnection, settings: Mapping[str, str]) -> None:
-    await connection.execute(
-        "SELECT set_config(s.name, s.value, false) FROM unnest(%s::text[], %s::text[])"
-        " AS s(name, value) WHERE current_setting(s.name, true) IS NOT NULL",
-        (list(settings), list(settings.values())),
-    )
+    await connection.execute(_SET, (list(settings), list(settings.values())))
 
 
 async def _explain(
@@ -310,13 +316,18 @@ def _type_name(oid: int, modifier: int) -> str | None:
 _SEES_LESS: Final = """
 SELECT EXISTS (
   SELECT FROM pg_catalog.pg_namespace n
-  WHERE pg_catalog.strpos(', ' || pg_catalog.current_setting('search_path') || ', ',
-                          ', ' || pg_catalog.quote_ident(n.nspname) || ', ') > 0
+  WHERE pg_catalog.strpos(
+      pg_catalog.concat(', ', pg_catalog.current_setting('search_path'), ', '),
+      pg_catalog.concat(', ', pg_catalog.quote_ident(n.nspname), ', ')) OPERATOR(pg_catalog.>) 0
     AND NOT pg_catalog.has_schema_privilege(n.oid, 'USAGE')
-    AND (EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.pronamespace = n.oid)
-         OR EXISTS (SELECT FROM pg_catalog.pg_operator o WHERE o.oprnamespace = n.oid)
+    AND (EXISTS (SELECT FROM pg_catalog.pg_proc p
+                 WHERE p.pronamespace OPERATOR(pg_catalog.=) n.oid)
+         OR EXISTS (SELECT FROM pg_catalog.pg_operator o
+                    WHERE o.oprnamespace OPERATOR(pg_catalog.=) n.oid)
          OR EXISTS (SELECT FROM pg_catalog.pg_type t
-                    WHERE t.typnamespace = n.oid AND t.typtype IN ('d', 'e', 'r', 'm'))))
+                    WHERE t.typnamespace OPERATOR(pg_catalog.=) n.oid
+                      AND t.typtype OPERATOR(pg_catalog.=)
+                          ANY ('{d,e,r,m}'::pg_catalog."char"[]))))
 """
 """Whether a schema of the path is passed over, in which a function, operator or type may lie."""
 

@@ -38,7 +38,7 @@ class Sentinels:
     """The locks, all held by one connection of the proxy's own. An asynchronous context manager."""
 
     def __init__(self, address: HubAddress) -> None:
-        self._conninfo = address.conninfo
+        self._conninfo = address.session
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._turn = asyncio.Lock()
         self._held: set[int] = set()

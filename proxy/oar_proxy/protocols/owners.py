@@ -96,7 +96,7 @@ class OwnerQueries:
         self.memory = memory
         self.limits = limits
         self._pool: AsyncConnectionPool[AsyncConnection[TupleRow]] = AsyncConnectionPool(
-            address.conninfo,
+            address.session,
             kwargs={"application_name": "oar protocols"},
             configure=self._configure,
             min_size=0,

@@ -17,7 +17,7 @@ from psycopg.types.json import Jsonb
 
 from oar_proxy.catalog import Catalog
 from oar_proxy.hub import withdrawal
-from oar_proxy.hub.bootstrap import CLIENT_ROLE
+from oar_proxy.hub.bootstrap import CHECKER_ROLE, CLIENT_ROLE
 from oar_proxy.hub.planner import TRANSIENT
 from oar_proxy.hub.refusals import dependents
 from oar_proxy.recognition import guard_qualified
@@ -94,7 +94,7 @@ async def _fault(
         async with connection.transaction(force_rollback=True):
             await connection.execute(f"SET LOCAL statement_timeout = '{_TIMEOUT}'")
             await connection.execute(
-                f"SELECT oar_internal.explained_as_{CLIENT_ROLE}(%s)", (statement,)
+                f"SELECT oar_internal.explained_as_{CHECKER_ROLE}(%s)", (statement,)
             )
         if entry.view is not None and make:
             async with connection.transaction():
