@@ -57,6 +57,16 @@ def test_plans_have_the_shape_that_is_read(hub, names, statement, expected):
     assert not kinds & {"Nested Loop", "Merge Join", "Index Scan", "Bitmap Heap Scan", "Memoize"}
 
 
+def test_a_join_of_many_tables_is_planned(hub, names):
+    """Comparing all orders of them would take more than a planning connection is given."""
+    tables = ", ".join(f"{names['u']} AS u{n}" for n in range(30))
+    equal = " AND ".join(f"u{n}.id = u0.t_id" for n in range(1, 30))
+    (answer,) = explain(hub, f"SELECT FROM {tables} WHERE {equal}")
+    scans = [node for node in nodes(answer["Plan"]) if node["Node Type"] == "Seq Scan"]
+    assert len(scans) == 30
+    assert explain(hub, f"SELECT FROM {tables} WHERE {equal}") == [answer]
+
+
 def test_connections_that_the_hub_has_ended_are_not_used(hub, admin, names):
     """Its server may have restarted since: nobody is told of what nobody asked then."""
     theirs = "application_name = 'oar planner' AND datname = current_database()"
