@@ -196,12 +196,16 @@ class Execution:
     ``client_parameters``), then ``parameters``. Where it is a statement that takes none they are
     ``given``: each by the portal :func:`given`. With ``more`` these are its first rows only: the
     answer is what each execution gives, one after another. Parameters can be sent once.
+    ``nested_loops``: the hub may plan them, as the session lets it. ``is_utility``: it is planned
+    when it is executed, not when it is bound.
     """
 
     sql: str
     parameters: tuple[Parameter, ...] = ()
     client_parameters: bool = True
     given: tuple[Parameter, ...] = ()
+    nested_loops: bool = True
+    is_utility: bool = False
     more: Chunks | None = field(default=None, repr=False, compare=False)
 
 

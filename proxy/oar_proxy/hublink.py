@@ -99,9 +99,14 @@ class HubChannel:
     def speak_as_client(self) -> None:
         """Have the hub take and give what the client does: what it sends and gets comes next."""
         encoding = self.client_encoding
-        if encoding is not None and not self.conversation.skipping:
-            self._ask(f"SELECT pg_catalog.set_config({_ENCODING}, '{encoding}', true)")
+        if encoding is not None:
+            self.set_local("client_encoding", encoding)
         self._clients = None
+
+    def set_local(self, name: str, value: str) -> None:
+        """Set a parameter from here on, to the end of the client's transaction at most."""
+        if not self.conversation.skipping:
+            self._ask(f"SELECT pg_catalog.set_config('{name}', '{value}', true)")
 
     def transaction_over(self) -> None:
         """Forget what was true of the client's transaction, and is no more."""

@@ -44,6 +44,7 @@ _SETTINGS: Final = (
     "standard_conforming_strings",
     "log_parameter_max_length_on_error",
     "debug_print_plan",
+    "enable_nestloop",
     "oar.progress",
     "oar.max_keys",
     "oar.reduction",
@@ -151,6 +152,11 @@ class SessionState:
                 "operators of others than the hub's administrator"
             )
         return None
+
+    @property
+    def nested_loops(self) -> bool:
+        """Tell whether the session lets the hub plan nested loops."""
+        return self.settings.get("enable_nestloop") == "on"
 
     def timeout(self, most: float) -> float:
         """Return the session's ``statement_timeout`` in seconds; ``most`` without a shorter one."""

@@ -33,6 +33,7 @@ class StandIns:
         self.name = channel.statement_name
         self._numbers = count(1)
         self._given = 0
+        self._nested_loops = True
 
     def next_portal(self) -> bytes:
         """Return the name of a portal that stays while others are executed."""
@@ -97,6 +98,8 @@ class StandIns:
     ) -> None:
         """Bind an execution to a portal, with the parameters ``sent`` by the client in front."""
         await self._channel.speak_utf8()
+        if not execution.nested_loops:
+            self._channel.set_local("enable_nestloop", "off")
         for number, parameter in enumerate(execution.given):
             await self._bind_given(number, parameter)
         parameters = [*sent, *execution.parameters]
@@ -109,6 +112,9 @@ class StandIns:
         )
         await self._channel.request_large(Step(Kind.BIND, shows=b"N"), bind)
         self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"S", self.name))
+        self._nested_loops = execution.nested_loops
+        if not execution.is_utility:
+            self._plan_as_client()
         self._channel.speak_as_client()
 
     async def _bind_given(self, number: int, parameter: Parameter) -> None:
@@ -123,11 +129,17 @@ class StandIns:
         self._given = max(self._given, number + 1)
 
     def release(self) -> None:
-        """Close what was given to what has been executed."""
+        """Close what was given to what has been executed, and plan again as the session does."""
         for number in range(self._given):
             portal = given(number).encode()
             self._channel.request(Step(Kind.CLOSE), messages.encode_close(b"P", portal))
         self._given = 0
+        self._plan_as_client()
+
+    def _plan_as_client(self) -> None:
+        if not self._nested_loops:
+            self._channel.set_local("enable_nestloop", "on")
+        self._nested_loops = True
 
     def execute(
         self, ended: Callable[[str], None] | None, shift: int | None, *, logs: bool = False
