@@ -232,7 +232,7 @@ def test_any_row_plans_as_an_opaque_source(hub, names):
     ],
 )
 def test_a_draft_is_checked_as_a_client_would_run_it(hub, names, statement, message):
-    found = ask(hub, lambda planner: planner.check(statement))
+    found = ask(hub, lambda planner: planner.check(statement, {"search_path": "shop"}))
     assert (found is None) if message is None else (message in found)
 
 
