@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import psycopg
@@ -22,13 +22,14 @@ from oar_proxy.gate import Gate
 from oar_proxy.hub import inforce
 from oar_proxy.hub.address import HubError
 from oar_proxy.hub.binaries import find_binaries
+from oar_proxy.hub.refusals import RefusedTable
 from oar_proxy.hub.server import running_hub
 from oar_proxy.inspection import TIMEOUT, Inspected, findings, inspect
 from oar_proxy.ledger import Ledger
 from oar_proxy.publishing import less, unfit_tables
 from oar_proxy.settings import ConfigurationError, Settings
 from oar_proxy.tls import open_certificate
-from oar_proxy.unreadable import refused_tables, unreadable
+from oar_proxy.unreadable import ScratchHub, refused_tables, unreadable
 from oar_proxy.verified.answers import load_answers
 from oar_proxy.verified.entry import EntryError
 
@@ -91,11 +92,14 @@ async def examine(settings: Settings) -> Report:
     unpublished = [_unpublished(it.owner, it.table, it.reason, it.hint) for it in unfit]
     hidden = {(left[it.owner][0], it.table) for it in unfit}
     catalog = build(less(left, hidden), groups=gate.groups())
+    found = findings(owners, settings)
+    refused: Sequence[RefusedTable] = ()
     try:
-        refused = await refused_tables(catalog)
+        async with ScratchHub() as scratch:
+            refused = await refused_tables(catalog, scratch)
+            found += await unreadable(owners, settings, scratch)
     except HubError as error:
         faults.append(error.message)
-        refused = ()
     for it in refused:
         unpublished.append(_unpublished(", ".join(it.owners), it.key[1], it.reason, it.hint))
     catalog = catalog.less({it.key for it in refused})
@@ -103,11 +107,6 @@ async def examine(settings: Settings) -> Report:
         name: owner.url.get_secret_value().partition(":")[0]
         for name, owner in settings.owners.items()
     }
-    found = findings(owners, settings)
-    try:
-        found += await unreadable(owners, settings)
-    except HubError as error:
-        faults.append(error.message)
     return Report(
         owners,
         technologies,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from oar_adapters.postgres.sql import publishable
@@ -24,10 +24,32 @@ from oar_proxy.publishing import read_rules
 from oar_proxy.settings import HubSettings, Settings
 
 
-async def unreadable(owners: Sequence[Inspected], settings: Settings) -> list[Finding]:
+class ScratchHub:
+    """A hub that is started when it is first needed, and gone at the end of the block."""
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+        self._opened: tuple[HubAddress, Planner] | None = None
+
+    async def __aenter__(self) -> ScratchHub:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def opened(self) -> tuple[HubAddress, Planner]:
+        """Start it, if it is not yet. Raises ``HubError``."""
+        if self._opened is None:
+            self._opened = await self._stack.enter_async_context(scratch_hub())
+        return self._opened
+
+
+async def unreadable(
+    owners: Sequence[Inspected], settings: Settings, scratch: ScratchHub
+) -> list[Finding]:
     """Read the SQL in the policies of owners; say of each table why it would not be published.
 
-    A hub is started where there is any. Raises ``HubError`` where that cannot be.
+    A hub is needed where there is any. Raises ``HubError`` where it cannot be started.
     """
     known = {o.name: (o.policy, o.recorded) for o in owners if o.policy and o.recorded}
     # Only the part of the gate that hides is used: nothing is asked.
@@ -36,8 +58,8 @@ async def unreadable(owners: Sequence[Inspected], settings: Settings) -> list[Fi
     if not any(True for name, schema in visible.items() for _ in gate.rules(name, schema)):
         return []
     adapters = {name: RecordedAdapter(had) for name, (_, had) in known.items()}
-    async with scratch_hub() as (_, planner):
-        read = await read_rules(visible, adapters, gate, planner)
+    _, planner = await scratch.opened()
+    read = await read_rules(visible, adapters, gate, planner)
     return [
         Finding(
             "unreadable-rule",
@@ -50,25 +72,25 @@ async def unreadable(owners: Sequence[Inspected], settings: Settings) -> list[Fi
     ]
 
 
-async def refused_tables(catalog: Catalog) -> tuple[RefusedTable, ...]:
+async def refused_tables(catalog: Catalog, scratch: ScratchHub) -> tuple[RefusedTable, ...]:
     """Return the tables of a catalog that a hub would refuse.
 
-    A hub is started where a column has a type that no adapter of oar's own publishes. Raises
-    ``HubError`` where that cannot be.
+    A hub is needed where a column has a type that no adapter of oar's own publishes. Raises
+    ``HubError`` where it cannot be started.
     """
     if all(publishable(column.type) for t in catalog.tables.values() for column in t.columns):
         return ()
+    address, _ = await scratch.opened()
     async with (
-        scratch_hub() as (address, _),
         admin_pool(address, size=1) as pool,
-        publishing(pool) as connection,
+        publishing(pool, keep=False) as connection,
     ):
         return (await publish(connection, catalog)).refused
 
 
 @asynccontextmanager
 async def scratch_hub() -> AsyncIterator[tuple[HubAddress, Planner]]:
-    """Start a hub that is gone afterwards, with its planner. Raises ``HubError``."""
+    """Start a hub that is gone at the end of the block, with its planner. Raises ``HubError``."""
     with _directory() as directory:
         async with (
             open_hub(HubSettings(data_dir=directory / "hub")) as address,

@@ -14,8 +14,9 @@ import pytest
 import structlog
 from oar_adapters.interface import OwnerSchema
 from oar_bench.addresses import owner_url
-from oar_proxy import refreshing
+from oar_proxy import refreshing, unreadable
 from oar_proxy.check import examine
+from oar_proxy.hub.access import open_hub
 from oar_proxy.settings import HubSettings, Listen, OwnerSettings, Settings
 
 LONG = "название_пункта_выдачи_заказов_клиента"  # 38 characters, 75 bytes
@@ -212,6 +213,29 @@ def test_check_tells_of_a_type_that_no_hub_has(open_proxy, odd):
     assert 'owner south: table sound is not published: column "id" has type "quaternion"' in fault
     assert ("shop", "a") in report.catalog.tables
     assert ("shop", "sound") not in report.catalog.tables
+
+
+def test_check_starts_one_hub_for_all_that_it_asks_of_one(open_proxy, odd, tmp_path, monkeypatch):
+    async def told(schema):
+        tables = (of_type("quaternion")(t) if t.name == "sound" else t for t in schema.tables)
+        return OwnerSchema(tuple(tables))
+
+    started = []
+
+    def counted(settings):
+        started.append(settings)
+        return open_hub(settings)
+
+    odd.told = told
+    monkeypatch.setattr(unreadable, "open_hub", counted)
+    settings = open_proxy.settings(scheme="odd")
+    rule = "version: 1\ntables: {nearly_too_wide: {row_filter: c0 = 'one'}}\n"
+    (tmp_path / "south.yaml").write_text(rule)
+    report = asyncio.run(examine(settings))
+    assert len(started) == 1
+    assert [finding.code for finding in report.findings] == ["unreadable-rule"]
+    assert len(report.unpublished) == 1
+    assert not report.faults
 
 
 def test_check_tells_of_an_adapter_that_fails(open_proxy, odd):

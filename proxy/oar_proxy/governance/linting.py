@@ -23,7 +23,7 @@ from oar_proxy.inspection import (
     tables,
 )
 from oar_proxy.settings import ConfigurationError, load
-from oar_proxy.unreadable import unreadable
+from oar_proxy.unreadable import ScratchHub, unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,9 @@ async def lint(files: Sequence[Path], config: Path | None, catalog: Path | None)
         await require_adapters(settings)
     owners = await inspect(settings, recorded)
     unread = {owner.name: owner.fault for owner in owners if owner.fault is not None}
-    found = [*findings(owners, settings), *await unreadable(owners, settings)]
-    return Linted(found, unread)
+    async with ScratchHub() as scratch:
+        unreadable_rules = await unreadable(owners, settings, scratch)
+    return Linted([*findings(owners, settings), *unreadable_rules], unread)
 
 
 def _lint_files(files: Sequence[Path], recorded: Mapping[str, Recorded] | None) -> list[Finding]:
