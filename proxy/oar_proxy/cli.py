@@ -11,7 +11,9 @@ import errno
 import getpass
 import os
 import re
+import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -266,17 +268,38 @@ def _password(variable: str | None) -> str:
                     " variable that has it",
                     param_hint="--password-from",
                 ) from None
+    password = os.environ.get(variable)
+    if password is None:
+        wrong = f"there is no environment variable {variable}"
+    elif not _is_utf8(password):
+        wrong = f"the environment variable {variable} is not text in UTF-8"
+    else:
+        return password
+    raise typer.BadParameter(wrong, param_hint="--password-from")
+
+
+def _require_utf8(arguments: Sequence[str]) -> None:
+    """Raise ``ConfigurationError`` for arguments that nothing could be sent or written of."""
+    for position, argument in enumerate(arguments, start=1):
+        if not _is_utf8(argument):
+            from oar_proxy.settings import ConfigurationError
+
+            raise ConfigurationError(f"argument {position} is not text in UTF-8")
+
+
+def _is_utf8(text: str) -> bool:
+    """Tell whether what the operating system gave was in UTF-8; Python escapes what was not."""
     try:
-        return os.environ[variable]
-    except KeyError:
-        raise typer.BadParameter(
-            f"there is no environment variable {variable}", param_hint="--password-from"
-        ) from None
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def main() -> None:
     """Run the command line; the package's entry point."""
     try:
+        _require_utf8(sys.argv[1:])
         app()
     except BaseExceptionGroup as group:
         # A task group wraps what one of its tasks raised, however deep.

@@ -65,7 +65,7 @@ def address(dsn: str | None, config: Path | None) -> str:
     if dsn is not None:
         try:
             psycopg.conninfo.conninfo_to_dict(dsn)
-        except psycopg.ProgrammingError:
+        except (psycopg.ProgrammingError, UnicodeEncodeError):
             # libpq's own text quotes the string, with the password in it.
             raise ConfigurationError(
                 "--dsn is not a PostgreSQL connection string",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -91,6 +92,26 @@ def test_no_proxy_is_said_in_one_line_with_a_hint(command: str):
     first, second = done.stderr.splitlines()
     assert first.startswith('oar: connection failed: connection to server at "127.0.0.1", port 1')
     assert second.startswith("hint: is oar serve running there?")
+
+
+LATIN = os.fsdecode(b"\xef\xf0")
+
+
+@pytest.mark.parametrize("command", ["ask", "policy explain", "user remove"])
+def test_an_argument_in_another_encoding_is_refused(command):
+    words = command.split()
+    done = oar(*words, LATIN)
+    assert done.returncode == 2
+    assert done.stderr == f"oar: argument {len(words) + 1} is not text in UTF-8\n"
+
+
+def test_so_is_what_the_environment_has_instead():
+    asked = oar("ask", "x", OAR_DSN=LATIN)
+    assert asked.returncode == 2
+    assert asked.stderr.startswith("oar: --dsn is not a PostgreSQL connection string\n")
+    added = oar("user", "add", "ann", "-c", "oar.yaml", "--password-from", "LATIN", LATIN=LATIN)
+    assert added.returncode == 2
+    assert "variable LATIN is not text in UTF-8" in added.stderr
 
 
 @pytest.mark.parametrize("command", ["ask", "explain"])
