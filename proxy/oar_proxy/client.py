@@ -25,23 +25,36 @@ Output = Literal["table", "csv", "json"]
 
 
 class NotConnected(Exception):
-    """No connection to the proxy: libpq's reason, on one line."""
+    """No connection to the proxy, or none any more: libpq's reason, on one line.
 
-    hint = (
-        "is oar serve running there? --dsn says where it is and PGUSER, PGPASSWORD or ~/.pgpass"
-        " who you are"
-    )
+    The hint is the proxy's own where it gave one with its refusal.
+    """
 
-    def __init__(self, error: psycopg.OperationalError) -> None:
-        self.message = " ".join(str(error).split())
+    def __init__(self, error: psycopg.Error) -> None:
+        reason, _, advice = str(error).partition("\nHINT:")
+        self.message = " ".join(reason.split())
+        self.hint = " ".join(advice.split()) or _way_in(error)
         super().__init__(self.message)
+
+
+def _way_in(error: psycopg.Error) -> str:
+    """Say what may help, by how far libpq got with the connection."""
+    connection = error.pgconn
+    if connection is not None and connection.needs_password:
+        return "give your password in PGPASSWORD or ~/.pgpass"
+    if connection is not None and connection.used_password:
+        return (
+            "are user, password and database right? --dsn says them, or PGUSER with PGPASSWORD or"
+            " ~/.pgpass; oar user password sets another password"
+        )
+    return "is oar serve running there? --dsn or --config says where it is"
 
 
 class StatementFailed(Exception):
     """The proxy answered with an error: its own words, with the SQLSTATE in brackets."""
 
     def __init__(self, error: psycopg.Error) -> None:
-        said = error.diag.message_primary or "the connection was lost"
+        said = error.diag.message_primary
         detail = f": {error.diag.message_detail}" if error.diag.message_detail else ""
         self.sqlstate = error.sqlstate
         self.message = f"{said}{detail} [{error.sqlstate}]"
@@ -94,7 +107,7 @@ def query(connection: psycopg.Connection[Any], sql: str, parameters: Sequence[st
     """Run one statement; parameters are put into its text by this client.
 
     A function whose columns depend on its argument needs the argument when it is parsed. Raises
-    :class:`StatementFailed`.
+    :class:`StatementFailed`, and :class:`NotConnected` where the connection is lost meanwhile.
     """
     try:
         with psycopg.ClientCursor(connection) as cursor:
@@ -102,6 +115,8 @@ def query(connection: psycopg.Connection[Any], sql: str, parameters: Sequence[st
             columns = tuple(column.name for column in cursor.description or ())
             return Answer(columns, cursor.fetchall() if columns else ())
     except psycopg.Error as error:
+        if error.sqlstate is None:  # not the proxy's words but libpq's
+            raise NotConnected(error) from None
         raise StatementFailed(error) from None
 
 
